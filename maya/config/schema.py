@@ -88,6 +88,8 @@ class FrameworkConfig:
     recompute: str = "none"  # none, selective or full
     sequence_parallel: bool = False
     distributed_optimizer: bool = False
+    overlap_grad_reduce: bool = False  # megatron: gradient reduction behind the backward pass
+    overlap_param_gather: bool = False  # megatron: parameter all-gather behind the forward pass
     precision: str = "bf16"  # bf16, fp16, fp32
     channels_last: bool = False
 
@@ -122,7 +124,7 @@ class SweepConfig:
     name: str = MISSING
     description: str = ""
     grids: list[list[str]] = field(default_factory=list)  # each grid: overrides, `a=1,2` spans an axis
-    constraints: list[str] = field(default_factory=list)  # Python expressions over gpu, cluster, model, framework
+    constraints: list[str] = field(default_factory=list)  # expressions over gpu, cluster, model, framework
 
 
 Builtin = dict[str, Any] | list[Any] | str | int | float | bool | None

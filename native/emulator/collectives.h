@@ -7,11 +7,13 @@ namespace maya {
 
 // Small collectives complete lazily: their payload is fetched from the peers when somebody may look.
 // Waits until the outputs of all pending collectives of this process are written. Called by the
-// runtime before device-to-host copies and at stream, event and device synchronisation.
+// runtime at stream, event and device synchronisation: all ranks of a barrier have reached it then.
+// Does not wait for messages: a receive may be posted early on a stream that the host does not wait for.
 void complete_pending_collectives();
 
-// Completes those pending collectives whose output overlaps [address, address + bytes). Called
-// before host-to-device and device-to-device copies and memsets of up to kPayloadLimitBytes.
+// Completes those pending collectives and messages whose output overlaps [address, address + bytes),
+// or whose input does and has not left yet. Called before copies and memsets of up to
+// kPayloadLimitBytes, for source and target.
 void complete_pending_collectives(const void* address, size_t bytes);
 
 }  // namespace maya

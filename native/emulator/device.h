@@ -7,7 +7,7 @@
 
 namespace maya {
 
-// What config/gpu/<name>.yaml says, handed over by the capture as MAYA_GPU_* (see gpu_properties.cpp).
+// What config/gpu/<name>.yaml says, handed over by the capture as MAYA_GPU (see gpu_properties.cpp).
 struct GpuProperties {
   std::string name;  // as cudaDeviceProp.name
   int compute_major, compute_minor;
@@ -18,6 +18,8 @@ struct GpuProperties {
   int max_threads_per_sm, max_blocks_per_sm;
   int sm_clock_khz, memory_clock_khz, memory_bus_bits;
   int async_engines;
+  int64_t context_bytes;  // device memory that a CUDA context takes
+  int64_t nccl_bytes_per_communicator;
 };
 const GpuProperties& gpu();
 int num_devices();                 // visible devices: LOCAL_WORLD_SIZE of the emulated node
@@ -34,6 +36,11 @@ struct Allocation {
 };
 // Finds the allocation an address (also an interior one) belongs to; space unknown if none.
 Allocation find_allocation(const void* pointer);
+
+// Memory that a library takes for itself (communicator buffers, handles) without handing it out:
+// it counts against the capacity of the device. False when it does not fit.
+bool take_device_bytes(int device, int64_t bytes);
+void give_device_bytes(int device, int64_t bytes);
 
 // Small ids for the trace. Stream 0 is the legacy default stream, 1 the per-thread default stream.
 // Handles given to the program are pointers or the reserved small values; the ids are dense.

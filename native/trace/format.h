@@ -101,10 +101,19 @@ enum class Kind : uint8_t {
 enum class MemcpyDirection : int64_t { host_to_device, device_to_host, device_to_device, host_to_host, peer_to_peer };
 enum class Memory : int64_t { device, pinned_host, managed, stream_ordered, virtual_mapping };
 enum class Pass : int64_t { forward, backward_data, backward_filter };  // conv and attention direction
+#define MAYA_COLLECTIVE_OPS(X)                                                             \
+  X(all_reduce) X(broadcast) X(reduce) X(all_gather) X(reduce_scatter) X(all_to_all) X(gather) \
+  X(scatter) X(send) X(recv)
 enum class CollectiveOp : int64_t {
-  all_reduce, broadcast, reduce, all_gather, reduce_scatter, all_to_all, gather, scatter, send, recv
+#define X(op) op,
+  MAYA_COLLECTIVE_OPS(X)
+#undef X
 };
 enum class GemmLibrary : int64_t { cublas, cublaslt };
+// fused_ops of a convolution: what the same kernel does besides.
+enum FusedOps : int64_t { kFusedBias = 1, kFusedResidual = 2, kFusedActivation = 4, kFusedOther = 8 };
+// compute_dtype of a convolution whose fp32 inputs run on tensor cores; cuDNN has no code for it.
+inline constexpr int64_t kTensorFloat32 = 1000;
 // dtype fields hold the library's own codes: cudaDataType for gemm, cudnnDataType_t for conv,
 // attention and library_op, ncclDataType_t for collective.
 

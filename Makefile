@@ -1,0 +1,61 @@
+# `make` sets up what is missing and runs the default sweep to its report; `make test` sets up what
+# is missing and passes the tests. Both can be interrupted and run again.
+PYTHON ?= python3
+CORES ?= $(shell nproc)
+VENV := .venv
+BIN := $(VENV)/bin
+REPORT := results/quickstart/report.html
+NATIVE := $(wildcard native/trace/* native/simulator/*)
+
+.PHONY: report setup test test-all lint format bench clean
+.DEFAULT_GOAL := report
+
+report: setup
+	@echo "== running the quickstart sweep (resumes where it stopped)"
+	@$(BIN)/snakemake --cores $(CORES) $(SNAKEMAKE_ARGS)
+	@echo "== report: $(REPORT)"
+
+setup: $(VENV)/.installed
+	@$(BIN)/maya emulator build
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Maya needs Python 3.11 or newer; set PYTHON=..."; exit 1; }
+	@command -v c++ >/dev/null || { echo "Maya needs a C++20 compiler (g++ 11+ or clang 14+), e.g. apt-get install g++"; exit 1; }
+	@echo "== creating $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+
+# Half-installed packages are completed by running pip again; the stamp comes last.
+$(VENV)/.packages: requirements.lock | $(VENV)/bin/python
+	@echo "== installing the locked packages (PyTorch for CUDA among them: 6 GB)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.packages pyproject.toml CMakeLists.txt $(NATIVE)
+	@echo "== building and installing maya-sim"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
+	@touch $@
+
+test: setup
+	@$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+
+test-all: setup
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/snakefmt --check Snakefile workflow
+	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.cpp' '*.h')
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/snakefmt Snakefile workflow
+	$(BIN)/clang-format -i $$(git ls-files '*.cpp' '*.h')
+
+bench: setup
+	@for b in benchmarks/*.py; do echo "== $$b"; $(BIN)/python $$b || exit 1; done
+
+clean:
+	rm -rf build results .snakemake

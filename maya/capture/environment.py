@@ -1,0 +1,117 @@
+"""Environment variables of the ranks: what torchrun would set, and what the emulator reads."""
+
+import math
+import os
+from pathlib import Path
+
+from maya.capture.spec import CaptureSpec
+from maya.config.schema import GpuConfig
+
+STARTUP_DIR = Path(__file__).parent / "startup"
+"""Put on PYTHONPATH, so that its ``sitecustomize`` runs in every Python process below the capture."""
+
+# Fields of GpuConfig that the emulator turns into device properties.
+_GPU_PROPERTIES = (
+    "device_name",
+    "compute_capability",
+    "num_sms",
+    "memory_bytes",
+    "l2_bytes",
+    "shared_bytes_per_block",
+    "shared_bytes_per_block_optin",
+    "shared_bytes_per_sm",
+    "max_threads_per_sm",
+    "max_blocks_per_sm",
+    "sm_clock_hz",
+    "memory_clock_hz",
+    "memory_bus_bits",
+    "async_engines",
+    "context_bytes",
+    "nccl_bytes_per_communicator",
+)
+_SET_BY_LAUNCHERS = (
+    *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT"),
+    *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
+)
+
+
+def gpu_properties(gpu: GpuConfig) -> str:
+    """The text of ``MAYA_GPU``: ``key=value`` pairs joined by semicolons."""
+    return ";".join(f"{key}={_plain(getattr(gpu, key))}" for key in _GPU_PROPERTIES)
+
+
+def _plain(value: object) -> str:
+    return str(int(value)) if isinstance(value, float) else str(value)
+
+
+def common_environment(
+    spec: CaptureSpec, emulator_dir: Path, exchange: Path, inherited: dict[str, str]
+) -> dict[str, str]:
+    """The environment that all ranks share; nothing in it makes a process record."""
+    env = {key: value for key, value in inherited.items() if not _is_dropped(key)}
+    env.update(spec.env)
+    library = emulator_dir / "libmaya_emulator.so"
+    _prepend(env, "LD_PRELOAD", str(library))
+    _prepend(env, "LD_LIBRARY_PATH", str(emulator_dir))
+    _prepend(env, "PYTHONPATH", str(STARTUP_DIR))
+    cache = Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "maya" / spec.gpu.name
+    env.update(
+        NVTX_INJECTION64_PATH=str(library),
+        # Kernels compiled for one GPU must not be taken for another with the same device name.
+        TORCHINDUCTOR_CACHE_DIR=str(cache / "inductor"),
+        TRITON_CACHE_DIR=str(cache / "triton"),
+        MAYA_GPU=gpu_properties(spec.gpu),
+        MAYA_NUM_DEVICES=str(min(spec.gpus_per_node, spec.world_size)),
+        MAYA_MODE=spec.mode,
+        MAYA_EXCHANGE=str(exchange),
+        MAYA_EXCHANGE_TIMEOUT_S=str(math.ceil(spec.capture.timeout_s)),
+        MAYA_STRICT="1" if spec.capture.strict else "0",
+        MAYA_ITERATIONS=f"{spec.capture.warmup_iterations},{spec.capture.iterations}",
+    )
+    if spec.mode == "solo":
+        # The NCCL watchdog would ask the store every second whether an absent rank has failed.
+        env["TORCH_NCCL_DUMP_ON_TIMEOUT"] = "0"
+    return env
+
+
+def rank_environment(spec: CaptureSpec, rank: int, master_port: int) -> dict[str, str]:
+    """What torchrun sets for one rank (torch/distributed/elastic/agent/server/local_elastic_agent.py)."""
+    node, local_rank = divmod(rank, spec.gpus_per_node)
+    num_nodes = -(-spec.world_size // spec.gpus_per_node)
+    return {
+        "LOCAL_RANK": str(local_rank),
+        "RANK": str(rank),
+        "GROUP_RANK": str(node),
+        "ROLE_RANK": str(rank),
+        "ROLE_NAME": "default",
+        "LOCAL_WORLD_SIZE": str(min(spec.gpus_per_node, spec.world_size - node * spec.gpus_per_node)),
+        "WORLD_SIZE": str(spec.world_size),
+        "GROUP_WORLD_SIZE": str(num_nodes),
+        "ROLE_WORLD_SIZE": str(spec.world_size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(master_port),
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_RUN_ID": "maya",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+    }
+
+
+def default_num_threads(spec: CaptureSpec, env: dict[str, str]) -> dict[str, str]:
+    """torchrun sets OMP_NUM_THREADS=1 when it starts several ranks on a node and the user has not set it."""
+    several = min(spec.world_size, spec.gpus_per_node) > 1
+    return {"OMP_NUM_THREADS": "1"} if several and "OMP_NUM_THREADS" not in env else {}
+
+
+def _is_dropped(key: str) -> bool:
+    """Variables of the caller that describe other devices, another job or another capture."""
+    return (
+        key == "CUDA_VISIBLE_DEVICES"
+        or key in _SET_BY_LAUNCHERS
+        or key.startswith(("MAYA_", "TORCHELASTIC_"))
+    )
+
+
+def _prepend(env: dict[str, str], key: str, value: str) -> None:
+    env[key] = value + (os.pathsep + env[key] if env.get(key) else "")

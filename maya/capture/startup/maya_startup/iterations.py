@@ -1,0 +1,121 @@
+"""Finding the iterations of a training program, and ending it after those asked for."""
+
+import sys
+import threading
+import time
+from types import ModuleType
+from typing import Any
+
+from .session import Session
+
+_POLL_S = 0.5
+
+
+class IterationCounter:
+    """Counts the steps of the optimizer that stepped first; each ends an iteration.
+
+    The iteration after the warm-up announces its operators with their input sizes as NVTX ranges, which slows
+    the host, so the iterations from which host gaps are taken come after it.
+    """
+
+    def __init__(self, torch: ModuleType, session: Session) -> None:
+        self._torch = torch
+        self._session = session
+        self._first_optimizer: object | None = None
+        self._ranges: Any = None
+        self._peaks = {"peak_allocated_bytes": 0, "peak_reserved_bytes": 0}
+        self.num_optimizers = 0
+
+    def on_step(self, optimizer: object, args: object, kwargs: object) -> None:
+        """Post-hook of every step of every optimizer."""
+        session = self._session
+        if self._first_optimizer is None:
+            self._first_optimizer = optimizer
+            self.num_optimizers = max(self.num_optimizers, 1)  # made before the hooks were there
+        if optimizer is not self._first_optimizer or session.is_finished:
+            return
+        session.num_iterations += 1
+        if session.num_iterations == session.warmup_iterations + 1:
+            self._end_ranges()
+        session.emulator.mark("iteration", session.num_iterations)
+        self.mark_peaks()
+        if session.num_iterations == session.warmup_iterations:
+            self._begin_ranges()
+        elif session.num_iterations == session.warmup_iterations + 1 + session.iterations:
+            session.emulator.mark("stop", 0)
+            session.stop_program()
+
+    def mark_peaks(self) -> None:
+        """Marks the peaks of PyTorch's allocator over the whole run, also where the program resets them."""
+        if not self._torch.cuda.is_initialized():
+            return
+        stats = self._torch.cuda.memory_stats_as_nested_dict()
+        for kind in ("allocated", "reserved"):
+            name = f"peak_{kind}_bytes"
+            self._peaks[name] = max(self._peaks[name], stats[f"{kind}_bytes"]["all"]["peak"])
+            self._session.emulator.mark(name, self._peaks[name])
+
+    def _begin_ranges(self) -> None:
+        if not self._torch.cuda.is_initialized():
+            return
+        ranges = self._torch.autograd.profiler.emit_nvtx(record_shapes=True)
+        try:
+            ranges.__enter__()
+        except RuntimeError as error:
+            # The program runs a profiler of its own, and PyTorch has room for one.
+            print(f"maya: operator sizes are not recorded: {error}", flush=True)
+            return
+        self._ranges = ranges
+        self._session.emulator.mark("shapes", 1)
+
+    def _end_ranges(self) -> None:
+        if self._ranges is None:
+            return
+        self._session.emulator.mark("shapes", 0)
+        self._ranges.__exit__(None, None, None)
+        self._ranges = None
+
+
+def count_iterations(torch: ModuleType, session: Session) -> IterationCounter:
+    """Installs the counter for PyTorch's optimizers, and for programs without one a watch on repetition."""
+    counter = IterationCounter(torch, session)
+    optimizer_module = sys.modules["torch.optim.optimizer"]  # torch.optim hides its submodules
+    optimizer_module.register_optimizer_step_post_hook(counter.on_step)
+    _count_optimizers(torch, counter)
+    # The trace takes a thread of this name for a helper of PyTorch, not for the program.
+    threading.Thread(
+        target=_watch_repetitions, args=(counter, session), name="pt_maya_watch", daemon=True
+    ).start()
+    return counter
+
+
+def _count_optimizers(torch: ModuleType, counter: IterationCounter) -> None:
+    optimizer_class = torch.optim.Optimizer
+    initialise = optimizer_class.__init__
+
+    def counted(self: object, *args: object, **kwargs: object) -> None:
+        counter.num_optimizers += 1
+        initialise(self, *args, **kwargs)
+
+    counted.__wrapped__ = initialise  # type: ignore[attr-defined]
+    optimizer_class.__init__ = counted
+
+
+def _watch_repetitions(counter: IterationCounter, session: Session) -> None:
+    """Ends a program that has no optimizer of PyTorch once its device operations repeat often enough.
+
+    Repetition has to grow between two looks, as the loops that initialise a model repeat as well, but not for
+    long. A program that has an optimizer repeats before its first step too (micro-batches), and is left alone.
+    """
+    wanted = session.warmup_iterations + 1 + session.iterations
+    previous = 0
+    while not session.is_finished:
+        time.sleep(_POLL_S)
+        if counter.num_optimizers:
+            return
+        repetitions = session.emulator.repetitions()
+        if previous >= wanted and repetitions > previous:
+            counter.mark_peaks()
+            session.emulator.mark("stop", 0)
+            session.stop_program()
+        previous = repetitions

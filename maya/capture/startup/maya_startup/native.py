@@ -1,0 +1,45 @@
+"""The emulator's C functions for the hooks, found among the preloaded symbols."""
+
+import ctypes
+import json
+
+
+class Emulator:
+    """The preloaded library. Creating it fails where the process does not have it."""
+
+    def __init__(self) -> None:
+        library = ctypes.CDLL(None)
+        try:
+            self._mark = library.maya_mark
+            self._flush = library.maya_flush
+            self._repetitions = library.maya_repetitions
+            self._call_counts = library.maya_call_counts
+            self._announce_split = library.maya_announce_split
+        except AttributeError as error:
+            raise RuntimeError(f"maya: the emulated GPU is not preloaded in this process ({error})") from None
+        self._mark.argtypes = (ctypes.c_char_p, ctypes.c_int64)
+        self._mark.restype = None
+        self._flush.restype = None
+        self._repetitions.restype = ctypes.c_int64
+        self._call_counts.restype = ctypes.c_char_p
+        self._announce_split.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int)
+        self._announce_split.restype = None
+
+    def mark(self, name: str, value: int) -> None:
+        self._mark(name.encode(), value)
+
+    def flush(self) -> None:
+        """Ends the trace file; nothing is recorded afterwards."""
+        self._flush()
+
+    def repetitions(self) -> int:
+        """How often the newest period of device operations has repeated."""
+        return int(self._repetitions())
+
+    def call_counts(self) -> dict[str, object]:
+        counts: dict[str, object] = json.loads(self._call_counts() or b"{}")
+        return counts
+
+    def announce_split(self, color: int, num_ranks: int, rank: int) -> None:
+        """Tells the size and rank of the communicator that the next split with this colour makes."""
+        self._announce_split(color, num_ranks, rank)

@@ -1,0 +1,74 @@
+"""What the hooks of one rank share: where it writes, which part of the world it is, and how it ends."""
+
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from .events import EventLog
+from .native import Emulator
+
+_PEER_POLL_S = 0.02
+_STORE_HOST_LINGERS_S = 0.3  # rank 0 serves the store that the peers still talk to
+
+
+@dataclass(kw_only=True)
+class Session:
+    """A rank. ``warmup_iterations`` and ``iterations`` are what the capture asks for."""
+
+    trace_dir: str
+    rank: int
+    world_size: int
+    mode: str  # linked or solo
+    warmup_iterations: int
+    iterations: int
+    emulator: Emulator
+    events: EventLog
+    num_iterations: int = 0  # complete by now
+    is_finished: bool = False
+
+    @classmethod
+    def from_environment(cls) -> "Session":
+        """Makes this process a rank, the only one to record here: its children are helpers, not ranks."""
+        trace_dir = os.environ["MAYA_TRACE_DIR"]
+        rank = int(os.environ.get("RANK", "0"))
+        warmup, iterations = (int(text) for text in os.environ["MAYA_ITERATIONS"].split(","))
+        emulator = Emulator()
+        emulator.mark("start", 0)  # opens the trace file while the variable still names its folder
+        del os.environ["MAYA_TRACE_DIR"]
+        return cls(
+            trace_dir=trace_dir,
+            rank=rank,
+            world_size=int(os.environ.get("WORLD_SIZE", "1")),
+            mode=os.environ["MAYA_MODE"],
+            warmup_iterations=warmup,
+            iterations=iterations,
+            emulator=emulator,
+            events=EventLog(trace_dir, rank),
+        )
+
+    def finish(self) -> None:
+        """Completes trace and events; the rank needs nothing of its peers any more."""
+        if self.is_finished:
+            return
+        self.is_finished = True
+        self.emulator.flush()
+        self.events.write("calls", calls=self.emulator.call_counts())
+        self.events.write("end", iterations=self.num_iterations)
+        self._done_file(self.rank).touch()
+
+    def stop_program(self) -> None:
+        """Ends the process here, as soon as no peer needs it any more."""
+        self.finish()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if self.mode == "linked":
+            while not all(self._done_file(rank).exists() for rank in range(self.world_size)):
+                time.sleep(_PEER_POLL_S)
+            if self.rank == 0 and self.world_size > 1:
+                time.sleep(_STORE_HOST_LINGERS_S)
+        os._exit(0)
+
+    def _done_file(self, rank: int) -> Path:
+        return Path(self.trace_dir, f"rank{rank:05d}.done")

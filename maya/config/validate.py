@@ -1,0 +1,172 @@
+"""Whether the values of a job fit together. Types are checked before, when the job is composed."""
+
+from maya.config.schema import JobConfig
+from maya.errors import ConfigError
+
+FAMILIES = {  # families of models that the script of each framework can build
+    "fsdp2": ("gpt", "llama"),
+    "megatron": ("gpt", "llama"),
+    "ddp": ("gpt", "llama", "bert", "resnet"),
+}
+PRECISIONS = {
+    "fsdp2": ("bf16", "fp32"),
+    "megatron": ("bf16", "fp16", "fp32"),
+    "ddp": ("bf16", "fp16", "fp32"),
+}
+RECOMPUTE = ("none", "selective", "full")
+MODES = ("auto", "linked", "solo")
+
+
+def world_size(job: JobConfig) -> int:
+    """Number of ranks, one per GPU."""
+    return job.cluster.nodes * job.cluster.gpus_per_node
+
+
+def data_parallel_size(job: JobConfig) -> int:
+    """Number of replicas that share the global batch."""
+    return world_size(job) // (job.framework.tp * job.framework.pp)
+
+
+def num_micro_batches(job: JobConfig) -> int:
+    """Micro-batches a rank computes per iteration."""
+    return job.framework.global_batch_size // (job.framework.micro_batch_size * data_parallel_size(job))
+
+
+def validate_job(job: JobConfig) -> None:
+    """Raises: ConfigError that names the keys and values that do not fit together."""
+    _validate_choices(job)
+    _validate_parallelism(job)
+    if job.model.family != "resnet":
+        _validate_transformer(job)
+    elif job.model.image_size < 32:
+        raise ConfigError(
+            f"model.image_size={job.model.image_size}: a ResNet needs images of 32 pixels or more."
+        )
+
+
+def _validate_choices(job: JobConfig) -> None:
+    framework = job.framework
+    if framework.name not in FAMILIES:
+        raise ConfigError(f"framework.name={framework.name}: known are {', '.join(FAMILIES)}.")
+    if job.model.family not in FAMILIES[framework.name]:
+        able = [name for name, families in FAMILIES.items() if job.model.family in families]
+        raise ConfigError(
+            f"framework={framework.name} does not train {job.model.family} models (model={job.model.name}). "
+            f"Choose framework={' or framework='.join(able)}."
+            if able
+            else f"model.family={job.model.family}: it must be gpt, llama, bert or resnet."
+        )
+    choices = {
+        "framework.precision": (framework.precision, PRECISIONS[framework.name]),
+        "framework.recompute": (framework.recompute, RECOMPUTE),
+        "capture.mode": (job.capture.mode, MODES),
+    }
+    for key, (value, allowed) in choices.items():
+        if value not in allowed:
+            raise ConfigError(
+                f"{key}={value} with framework={framework.name}: it can be {', '.join(allowed)}."
+            )
+    if framework.recompute != "none" and job.model.family in ("bert", "resnet"):
+        raise ConfigError(
+            f"framework.recompute={framework.recompute}: the {job.model.family} workload keeps all "
+            "activations; set framework.recompute=none."
+        )
+
+
+def _validate_parallelism(job: JobConfig) -> None:
+    framework, ranks = job.framework, world_size(job)
+    for key, value in {
+        "cluster.nodes": job.cluster.nodes,
+        "cluster.gpus_per_node": job.cluster.gpus_per_node,
+        "framework.tp": framework.tp,
+        "framework.pp": framework.pp,
+        "framework.vpp": framework.vpp,
+        "framework.micro_batch_size": framework.micro_batch_size,
+        "framework.global_batch_size": framework.global_batch_size,
+        "capture.iterations": job.capture.iterations,
+        "capture.warmup_iterations": job.capture.warmup_iterations,
+    }.items():
+        if value < 1:
+            raise ConfigError(f"{key}={value}: it must be at least 1.")
+    if framework.name != "megatron":
+        for key, value in {
+            "tp": framework.tp > 1,
+            "pp": framework.pp > 1,
+            "vpp": framework.vpp > 1,
+            "sequence_parallel": framework.sequence_parallel,
+            "distributed_optimizer": framework.distributed_optimizer,
+            "overlap_grad_reduce": framework.overlap_grad_reduce,
+            "overlap_param_gather": framework.overlap_param_gather,
+        }.items():
+            if value:
+                raise ConfigError(
+                    f"framework.{key}={getattr(framework, key)}: framework={framework.name} does not have "
+                    "it; choose framework=megatron."
+                )
+    if ranks % (framework.tp * framework.pp):
+        raise ConfigError(
+            f"framework.tp={framework.tp} x framework.pp={framework.pp} does not divide the world size "
+            f"{ranks} (cluster.nodes={job.cluster.nodes} x "
+            f"cluster.gpus_per_node={job.cluster.gpus_per_node})."
+        )
+    if framework.overlap_param_gather and not (
+        framework.distributed_optimizer and framework.overlap_grad_reduce
+    ):
+        raise ConfigError(
+            "framework.overlap_param_gather=true needs framework.distributed_optimizer=true and "
+            "framework.overlap_grad_reduce=true."
+        )
+    replicas = data_parallel_size(job)
+    step = framework.micro_batch_size * replicas
+    if framework.global_batch_size % step:
+        nearest = max(step, round(framework.global_batch_size / step) * step)
+        raise ConfigError(
+            f"framework.global_batch_size={framework.global_batch_size} is not a multiple of "
+            f"framework.micro_batch_size={framework.micro_batch_size} x {replicas} data-parallel replicas. "
+            f"The nearest that is: {nearest}."
+        )
+    if framework.vpp > 1 and framework.pp < 2:
+        raise ConfigError(
+            f"framework.vpp={framework.vpp} needs a pipeline: set framework.pp to 2 or more, or vpp to 1."
+        )
+    if framework.vpp > 1 and num_micro_batches(job) % framework.pp:
+        raise ConfigError(
+            f"framework.vpp={framework.vpp}: the interleaved schedule needs micro-batches in multiples of "
+            f"framework.pp={framework.pp}; there are {num_micro_batches(job)} "
+            f"(framework.global_batch_size={framework.global_batch_size})."
+        )
+
+
+def _validate_transformer(job: JobConfig) -> None:
+    model, framework = job.model, job.framework
+    for key in ("hidden_size", "ffn_hidden_size", "num_attention_heads", "vocab_size", "seq_length"):
+        if getattr(model, key) < 1:
+            raise ConfigError(f"model.{key}={getattr(model, key)}: a {model.family} model needs it.")
+    if model.hidden_size % model.num_attention_heads:
+        raise ConfigError(
+            f"model.num_attention_heads={model.num_attention_heads} does not divide "
+            f"model.hidden_size={model.hidden_size}."
+        )
+    query_groups = model.num_query_groups or model.num_attention_heads
+    if model.num_attention_heads % query_groups:
+        raise ConfigError(
+            f"model.num_query_groups={query_groups} does not divide "
+            f"model.num_attention_heads={model.num_attention_heads}."
+        )
+    for key, value in {
+        "num_attention_heads": model.num_attention_heads,
+        "num_query_groups": query_groups,
+        "ffn_hidden_size": model.ffn_hidden_size,
+        "vocab_size": model.vocab_size,
+        **({"seq_length": model.seq_length} if framework.sequence_parallel else {}),
+    }.items():
+        if value % framework.tp:
+            raise ConfigError(f"framework.tp={framework.tp} does not divide model.{key}={value}.")
+    if framework.sequence_parallel and framework.tp == 1:
+        raise ConfigError("framework.sequence_parallel=true needs framework.tp of 2 or more.")
+    stages = framework.pp * framework.vpp
+    if model.num_layers % stages:
+        raise ConfigError(
+            f"model.num_layers={model.num_layers} is not a multiple of framework.pp={framework.pp} x "
+            f"framework.vpp={framework.vpp} pipeline stages."
+        )

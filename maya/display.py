@@ -1,0 +1,104 @@
+"""What the command line shows: progress on a terminal's stderr, short tables on stdout."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Table
+
+from maya.predict import HostCost
+from maya.simulator.summary import Summary
+from maya.training_run import Progress as ReportProgress
+
+
+@contextmanager
+def progress_display() -> Iterator[ReportProgress]:
+    """Shows the running step with a bar, and finished ones above it; nothing where stderr is no terminal."""
+    if not sys.stderr.isatty():
+        yield lambda what, done, total: None
+        return
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=30),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        current: dict[str, Any] = {"what": None, "task": None}
+
+        def finish() -> None:
+            if current["task"] is not None:
+                total = next(task.total for task in bars.tasks if task.id == current["task"])
+                bars.update(current["task"], completed=total)
+                bars.stop_task(current["task"])
+
+        def report(what: str, done: int, total: int) -> None:
+            if what != current["what"]:
+                finish()
+                current["what"], current["task"] = what, bars.add_task(what, total=total)
+            bars.update(current["task"], completed=done, total=total)
+
+        yield report
+        finish()
+
+
+def print_summary(summary: Summary, host_cost: HostCost | None = None) -> None:
+    """A short table of one prediction."""
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, text in summary_rows(summary):
+        table.add_row(name, text)
+    if host_cost is not None and host_cost.calls:
+        table.add_row(
+            "emulation",
+            f"{host_cost.calls:,} device calls in {host_cost.seconds:.1f} s "
+            f"({host_cost.calls_per_s:,.0f} calls per second)",
+        )
+    Console(highlight=False).print(table)
+
+
+def summary_rows(summary: Summary) -> list[tuple[str, str]]:
+    """Labels and texts of what a prediction says first."""
+    rows = [("GPU", f"{summary.world_size} x {summary.gpu}")]
+    if summary.oom:
+        rows.append(("out of memory", f"rank {summary.oom_rank}: {gib(summary.oom_bytes or 0)} too much"))
+    times = {
+        "iteration time": summary.iteration_time_s,
+        "  compute": summary.compute_s,
+        "  exposed communication": summary.exposed_communication_s,
+        "  host-bound": summary.host_bound_s,
+    }
+    rows += [(name, milliseconds(time_s)) for name, time_s in times.items() if time_s is not None]
+    if summary.hfu is not None:
+        rows.append(("HFU", f"{summary.hfu:.1%}"))
+    rows.append(("peak memory", gib(summary.peak_memory_bytes)))
+    if summary.operations:
+        shares = ", ".join(f"{basis} {share:.0%}" for basis, share in summary.duration_basis.items() if share)
+        rows += [
+            ("operations", f"{summary.operations:,.0f} per iteration and rank"),
+            ("durations from", shares),
+        ]
+    if summary.unemulated_calls:
+        calls = ", ".join(f"{name} ({count})" for name, count in sorted(summary.unemulated_calls.items()))
+        rows.append(("not emulated", calls))
+    return rows
+
+
+def milliseconds(time_s: float) -> str:
+    return f"{time_s * 1e3:,.2f} ms"
+
+
+def gib(size_bytes: float) -> str:
+    return f"{size_bytes / 2**30:,.2f} GiB"

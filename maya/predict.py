@@ -1,0 +1,149 @@
+"""The whole flow: from a training run to the summary of its predicted iteration."""
+
+import shutil
+import tempfile
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from maya.config.identity import content_id
+from maya.config.schema import ClusterConfig, GpuConfig
+from maya.paths import cache_dir, source_digest
+from maya.training_run import Progress, TrainingRun, capture_run
+
+if TYPE_CHECKING:
+    from maya.capture import Manifest
+    from maya.collate.job import Job
+    from maya.simulator import Summary
+
+MEASUREMENTS_PACKAGE = "aiconfigurator-core"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostCost:
+    """What emulation did to the host: device calls that the captured ranks made, and the time they took."""
+
+    calls: int
+    seconds: float
+
+    @property
+    def calls_per_s(self) -> float:
+        return self.calls / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prediction:
+    summary: "Summary"
+    host_cost: HostCost
+    captured_ranks: tuple[int, ...]
+
+
+def predict(
+    run: TrainingRun,
+    *,
+    trace_dir: Path | None = None,
+    timeline: Path | None = None,
+    progress: Progress | None = None,
+) -> Prediction:
+    """Capture a training run, simulate it and summarise the simulation.
+
+    Args:
+        trace_dir: where the traces are kept; by default they are thrown away.
+        timeline: file for a Chrome trace of the last iteration, ``.json`` or ``.json.gz``.
+
+    Raises: MayaError of the stage that failed. A rank that runs out of device memory is not a failure: the
+        summary then says ``oom`` with the rank and the size that did not fit, and has no times.
+    """
+    from maya.collate import collate
+
+    report = progress or (lambda what, done, total: None)
+    scratch = None
+    if trace_dir is None:
+        scratch = Path(tempfile.mkdtemp(prefix="maya-"))
+    try:
+        traces = trace_dir or scratch / "traces"  # type: ignore[operator]
+        manifest = capture_run(run, traces, progress)
+        if manifest.out_of_memory is not None:
+            summary = _out_of_memory(manifest, run.gpu)
+        else:
+            report("collate", 0, 1)
+            job = collate(traces)
+            summary = simulate_job(job, run.gpu, run.cluster, timeline=timeline, progress=report)
+    finally:
+        # The logs of a failed capture stay where its error says they are.
+        if scratch is not None and not any(scratch.rglob("*.failed-logs")):
+            shutil.rmtree(scratch, ignore_errors=True)
+    return Prediction(
+        summary=summary,
+        host_cost=HostCost(
+            calls=sum(sum(rank.calls.values()) for rank in manifest.ranks),
+            seconds=sum(rank.seconds for rank in manifest.ranks),
+        ),
+        captured_ranks=tuple(rank.rank for rank in manifest.ranks),
+    )
+
+
+def simulate_job(
+    job: "Job", gpu: GpuConfig, cluster: ClusterConfig, *, timeline: Path | None, progress: Progress
+) -> "Summary":
+    """Annotate, simulate and summarise a collated job. Returns: the summary."""
+    from maya.estimators import annotate, load_estimator
+    from maya.simulator import simulate, summarise, write_chrome_trace
+
+    progress("estimators", 0, 1)
+    estimator = load_estimator(ensure_estimator(gpu))
+    progress("predict durations", 0, 1)
+    annotations = annotate(job, estimator, gpu, cluster)
+    progress("simulate", 0, 1)
+    simulation = simulate(job, annotations, gpu, cluster)
+    if timeline is not None:
+        progress("write timeline", 0, 1)
+        write_chrome_trace(timeline, job, annotations, simulation)
+    return summarise(job, annotations, simulation, gpu)
+
+
+def _out_of_memory(manifest: "Manifest", gpu: GpuConfig) -> "Summary":
+    from maya.simulator.summary import out_of_memory_summary
+
+    failed = manifest.out_of_memory
+    assert failed is not None and failed.oom is not None
+    return out_of_memory_summary(
+        gpu=gpu,
+        world_size=manifest.world_size,
+        rank=failed.rank,
+        failed_bytes=failed.oom.bytes_requested,
+        used_bytes=failed.oom.used_bytes,
+        unemulated_calls=failed.unemulated,
+    )
+
+
+def ensure_estimator(gpu: GpuConfig) -> Path:
+    """Folder of the estimators of a GPU, trained when there are none yet for these measurements and code."""
+    from maya.estimators.ingest import ingest
+    from maya.estimators.train import train
+
+    key = content_id(
+        {
+            "gpu": asdict(gpu),
+            "measurements": f"{MEASUREMENTS_PACKAGE} {version(MEASUREMENTS_PACKAGE)}",
+            "code": source_digest("estimators"),
+        }
+    )
+    folder = cache_dir() / "estimators" / f"{gpu.name}-{key}"
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+    try:
+        profile = scratch / "profile.parquet"
+        ingest(gpu, profile)
+        train(profile, gpu, scratch / "estimator")
+        try:
+            (scratch / "estimator").rename(folder)
+        except OSError:
+            if not folder.is_dir():  # otherwise another process was faster, with the same result
+                raise
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return folder

@@ -1,0 +1,123 @@
+"""The pictures of a report, drawn with matplotlib; one function a picture."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import matplotlib
+
+matplotlib.use("Agg")  # the workflow has no display
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from maya.estimators.annotation import BASES
+
+if TYPE_CHECKING:
+    from maya.report.report import JobReport
+
+# Okabe and Ito (2008), a palette that colour-blind readers can tell apart.
+COMPUTE, COMMUNICATION, HOST, OTHER, MEMORY = "#0072B2", "#D55E00", "#999999", "#F0E442", "#009E73"
+BASIS_COLOURS = dict(zip(BASES, ("#009E73", "#56B4E9", "#E69F00", "#CC79A7"), strict=True))
+LEGEND_ABOVE = {"loc": "lower left", "bbox_to_anchor": (0, 1.0), "frameon": False}
+
+
+def iteration_times(jobs: Sequence["JobReport"]) -> Figure:
+    """Stacked bars: where the time of one iteration goes, in milliseconds."""
+    figure, axes = _bars(jobs)
+    parts = (
+        ("compute", "compute_s", COMPUTE),
+        ("exposed communication", "exposed_communication_s", COMMUNICATION),
+        ("host-bound", "host_bound_s", HOST),
+    )
+    left = np.zeros(len(jobs))
+    positions = np.arange(len(jobs))
+    for label, key, colour in parts:
+        values = np.array([(job.summary[key] or 0.0) * 1e3 for job in jobs])
+        axes.barh(positions, values, left=left, color=colour, label=label, height=0.6)
+        left += values
+    totals = np.array([(job.summary["iteration_time_s"] or 0.0) * 1e3 for job in jobs])
+    axes.barh(positions, np.maximum(totals - left, 0), left=left, color=OTHER, label="copies and gaps", height=0.6)
+    for position, job, total in zip(positions, jobs, totals, strict=True):
+        text = " out of memory" if job.summary["oom"] else f" {total:,.0f} ms"
+        axes.text(max(total, left[position]), position, text, va="center")
+    axes.set_xlabel("predicted iteration time (ms)")
+    axes.set_xlim(right=max(totals.max(), 1e-9) * 1.15)
+    axes.legend(ncols=4, **LEGEND_ABOVE)
+    return figure
+
+
+def peak_memory(jobs: Sequence["JobReport"]) -> Figure:
+    """Peak device memory of the fullest rank against the capacity of its GPU, in GiB."""
+    figure, axes = _bars(jobs)
+    positions = np.arange(len(jobs))
+    peaks = np.array([job.summary["peak_memory_bytes"] for job in jobs]) / 2**30
+    capacities = np.array([job.capacity_bytes for job in jobs]) / 2**30
+    allocated = np.array([job.summary["peak_allocated_bytes"] for job in jobs]) / 2**30
+    axes.barh(positions, capacities, color="white", edgecolor="black", height=0.75, label="capacity")
+    axes.barh(positions, peaks, color=MEMORY, alpha=0.5, height=0.6, label="peak: reserved, context, NCCL")
+    axes.barh(positions, allocated, color=MEMORY, height=0.6, label="of it tensors (allocated)")
+    for position, job, peak, capacity in zip(positions, jobs, peaks, capacities, strict=True):
+        text = " out of memory" if job.summary["oom"] else f" {peak:.1f} GiB"
+        axes.text(max(peak, capacity), position, text, va="center")
+    axes.set_xlim(right=max(peaks.max(), capacities.max()) * 1.2)
+    axes.set_xlabel("device memory of the fullest rank (GiB)")
+    axes.legend(ncols=3, **LEGEND_ABOVE)
+    return figure
+
+
+def duration_bases(jobs: Sequence["JobReport"]) -> Figure:
+    """What the predicted device time rests on: shares by basis."""
+    figure, axes = _bars(jobs)
+    positions = np.arange(len(jobs))
+    left = np.zeros(len(jobs))
+    for basis in BASES:
+        values = np.array([100.0 * job.summary["duration_basis"].get(basis, 0.0) for job in jobs])
+        axes.barh(positions, values, left=left, color=BASIS_COLOURS[basis], label=basis, height=0.6)
+        for position, value, start in zip(positions, values, left, strict=True):
+            if value >= 6:
+                axes.text(start + value / 2, position, f"{value:.0f}", ha="center", va="center")
+        left += values
+    axes.set_xlim(0, 100)
+    axes.set_xlabel("share of device time (%)")
+    axes.legend(ncols=4, **LEGEND_ABOVE)
+    return figure
+
+
+def timeline(job: "JobReport") -> Figure:
+    """One iteration of every simulated rank: a lane per host thread and stream, coloured by use.
+
+    ``job.timeline`` has the columns rank, lane, category (compute, communication, copy or host), start_us, end_us.
+    """
+    rows = job.timeline
+    assert rows is not None
+    colours = {"compute": COMPUTE, "communication": COMMUNICATION, "copy": OTHER, "host": HOST}
+    lanes = list(dict.fromkeys(zip(rows["rank"], rows["lane"], strict=True)))
+    figure, axes = plt.subplots(figsize=(10, 0.9 + 0.32 * len(lanes)), layout="constrained")
+    for position, (rank, lane) in enumerate(lanes):
+        in_lane = rows[(rows["rank"] == rank) & (rows["lane"] == lane)]
+        for category, part in in_lane.groupby("category"):
+            spans = np.column_stack([part["start_us"], part["end_us"] - part["start_us"]]) / 1e3
+            axes.broken_barh(spans, (position - 0.4, 0.8), facecolors=colours[str(category)], rasterized=True)
+    axes.set_yticks(range(len(lanes)), [f"rank {rank}, {lane}" for rank, lane in lanes])
+    axes.invert_yaxis()
+    axes.set_xlim(0, rows["end_us"].max() / 1e3)
+    axes.set_xlabel("time in the iteration (ms)")
+    shown = [name for name in colours if name in set(rows["category"])]
+    axes.legend(handles=[Patch(color=colours[name], label=name) for name in shown], ncols=4, **LEGEND_ABOVE)
+    _clean(axes)
+    return figure
+
+
+def _bars(jobs: Sequence["JobReport"]) -> tuple[Figure, plt.Axes]:
+    figure, axes = plt.subplots(figsize=(10, 1.2 + 0.45 * len(jobs)), layout="constrained")
+    axes.set_yticks(range(len(jobs)), [job.label for job in jobs])
+    axes.invert_yaxis()
+    _clean(axes)
+    return figure, axes
+
+
+def _clean(axes: plt.Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="x", alpha=0.3)
+    axes.set_axisbelow(True)

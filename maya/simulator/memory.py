@@ -1,0 +1,38 @@
+"""Device memory of each rank at its peak: what PyTorch reserved, and what CUDA and NCCL take beside it."""
+
+from dataclasses import dataclass
+
+from maya.collate.job import Job
+from maya.config.schema import GpuConfig
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankMemory:
+    """Peak device memory of one simulated rank and of the ``num_ranks`` ranks it stands for, in bytes."""
+
+    rank: int
+    num_ranks: int
+    peak_allocated_bytes: int  # live tensors, by PyTorch's caching allocator
+    peak_reserved_bytes: int  # what that allocator holds from CUDA, cuBLAS workspaces included
+    context_bytes: int  # CUDA context and the modules loaded into it
+    nccl_bytes: int  # buffers of the communicators
+    peak_memory_bytes: int  # sum of reserved, context and NCCL
+
+
+def rank_memory(job: Job, gpu: GpuConfig) -> list[RankMemory]:
+    """Peak memory by simulated rank, in the order of ``job.ranks``."""
+    result = []
+    for trace in job.ranks:
+        nccl_bytes = trace.num_communicators * gpu.nccl_bytes_per_communicator
+        result.append(
+            RankMemory(
+                rank=trace.rank,
+                num_ranks=len(trace.members),
+                peak_allocated_bytes=trace.peak_allocated_bytes,
+                peak_reserved_bytes=trace.peak_reserved_bytes,
+                context_bytes=gpu.context_bytes,
+                nccl_bytes=nccl_bytes,
+                peak_memory_bytes=trace.peak_reserved_bytes + gpu.context_bytes + nccl_bytes,
+            )
+        )
+    return result

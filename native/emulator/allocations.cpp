@@ -1,0 +1,94 @@
+#include "allocations.h"
+
+#include <sys/mman.h>
+
+#include <array>
+#include <atomic>
+#include <map>
+#include <mutex>
+
+#include "device_table.h"
+
+namespace maya {
+namespace {
+
+struct Table {
+  std::mutex mutex;
+  std::map<uintptr_t, AllocationEntry> entries;  // by address
+};
+
+Table& table() {
+  static Table& instance = *new Table;
+  return instance;
+}
+
+std::array<std::atomic<int64_t>, kMaxDevices> bytes_used;
+
+// Addresses are handed out upwards from here and not used again: a stale pointer faults, and two runs
+// of one program see the same addresses. 2^45 to 2^46 is free in Linux processes.
+constexpr uintptr_t kFirstAddress = 0x2000'0000'0000;
+std::atomic<uintptr_t> next_address{kFirstAddress};
+
+}  // namespace
+
+size_t round_to_pages(size_t bytes) { return (bytes + kDevicePageBytes - 1) / kDevicePageBytes * kDevicePageBytes; }
+
+void* map_pages(size_t bytes, bool is_accessible) {
+  size_t mapped_bytes = round_to_pages(bytes);
+  int protection = is_accessible ? PROT_READ | PROT_WRITE : PROT_NONE;
+  constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
+  for (int attempt = 0; attempt < 64; ++attempt) {
+    uintptr_t wanted = next_address.fetch_add(mapped_bytes);
+    void* address = mmap(reinterpret_cast<void*>(wanted), mapped_bytes, protection, kFlags, -1, 0);
+    if (address == MAP_FAILED) continue;
+    // One touched byte must not cost a huge page.
+    madvise(address, mapped_bytes, MADV_NOHUGEPAGE);
+    return address;
+  }
+  return nullptr;
+}
+
+void unmap_pages(void* address, size_t bytes) { munmap(address, round_to_pages(bytes)); }
+
+void add_allocation(const AllocationEntry& entry) {
+  Table& t = table();
+  std::lock_guard lock(t.mutex);
+  t.entries[entry.allocation.address] = entry;
+}
+
+bool remove_allocation(const void* address, AllocationEntry* entry) {
+  Table& t = table();
+  std::lock_guard lock(t.mutex);
+  auto found = t.entries.find(reinterpret_cast<uintptr_t>(address));
+  if (found == t.entries.end()) return false;
+  *entry = found->second;
+  t.entries.erase(found);
+  return true;
+}
+
+Allocation find_allocation(const void* pointer) {
+  uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
+  Table& t = table();
+  std::lock_guard lock(t.mutex);
+  auto after = t.entries.upper_bound(address);
+  if (after == t.entries.begin()) return {};
+  const Allocation& candidate = std::prev(after)->second.allocation;
+  return address < candidate.address + candidate.bytes ? candidate : Allocation{};
+}
+
+int64_t device_bytes_used(int device) { return bytes_used[static_cast<size_t>(device)].load(); }
+
+int64_t device_bytes_capacity(int /*device*/) { return gpu().memory_bytes - gpu().context_bytes; }
+
+bool take_device_bytes(int device, int64_t bytes) {
+  auto& used = bytes_used[static_cast<size_t>(device)];
+  int64_t before = used.load();
+  do {
+    if (before + bytes > device_bytes_capacity(device)) return false;
+  } while (!used.compare_exchange_weak(before, before + bytes));
+  return true;
+}
+
+void give_device_bytes(int device, int64_t bytes) { bytes_used[static_cast<size_t>(device)].fetch_sub(bytes); }
+
+}  // namespace maya

@@ -1,0 +1,34 @@
+// The address space of the emulated devices and what is left of their memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "../trace/format.h"
+#include "device.h"
+
+namespace maya {
+
+// Device memory is handed out in pages of this size (observed with cudaMemGetInfo).
+inline constexpr size_t kDevicePageBytes = 2 << 20;
+size_t round_to_pages(size_t bytes);
+
+struct AllocationEntry {
+  Allocation allocation;
+  trace::Memory memory = trace::Memory::device;
+  size_t device_bytes = 0;  // of the capacity
+  bool is_owned = true;     // false for host memory that was only registered
+};
+
+// Anonymous memory without reserve, aligned to device pages; null when the process has no room.
+void* map_pages(size_t bytes, bool is_accessible);
+void unmap_pages(void* address, size_t bytes);
+
+void add_allocation(const AllocationEntry& entry);
+// Takes out the allocation that begins at `address`; false when there is none.
+bool remove_allocation(const void* address, AllocationEntry* entry);
+
+int64_t device_bytes_used(int device);
+int64_t device_bytes_capacity(int device);
+
+}  // namespace maya

@@ -1,0 +1,58 @@
+"""What the rules share: the jobs of the sweep, and the builtin values that go into params."""
+
+from dataclasses import replace
+
+from snakemake.exceptions import WorkflowError
+
+from maya.config import expand_sweep
+from maya.config.identity import job_id, job_to_dict, trace_id
+from maya.config.schema import ClusterConfig
+from maya.errors import ConfigError
+from maya.paths import source_digest
+
+UNKNOWN_KEYS = set(config) - {"sweep", "overrides"}
+if UNKNOWN_KEYS:
+    raise WorkflowError(
+        f"--config {', '.join(sorted(UNKNOWN_KEYS))}: unknown. Give sweep=NAME and 'overrides=[key=value,...]' only."
+    )
+
+SWEEP = str(config.get("sweep", "quickstart"))
+OVERRIDES = [str(override) for override in config.get("overrides", [])]
+try:
+    JOBS = {job_id(job): job for job in expand_sweep(SWEEP, OVERRIDES)}
+except ConfigError as error:
+    raise WorkflowError(str(error)) from None
+TRACES = {trace_id(job): job for job in JOBS.values()}
+GPUS = {job.gpu.name: job.gpu for job in JOBS.values()}
+
+
+wildcard_constraints:
+    job_id="[0-9a-f]{12}",
+    trace_id="[0-9a-f]{12}",
+    gpu="[a-z0-9_]+",
+    sweep="[A-Za-z0-9_]+",
+
+
+def job_facts(job_id):
+    """The configuration of a job as builtin values with sorted keys."""
+    return job_to_dict(JOBS[job_id])
+
+
+def trace_facts(trace_id):
+    """The configuration that a trace is captured from, without what the program cannot see."""
+    job = TRACES[trace_id]
+    cluster = ClusterConfig(name="", nodes=job.cluster.nodes, gpus_per_node=job.cluster.gpus_per_node)
+    return job_to_dict(replace(job, cluster=cluster))
+
+
+def trace_of_job(job_id):
+    return trace_id(JOBS[job_id])
+
+
+def gpu_of_job(job_id):
+    return JOBS[job_id].gpu.name
+
+
+def gpu_facts(gpu):
+    """The facts of a GPU as builtin values: a changed fact trains its estimators again."""
+    return next(job_to_dict(job)["gpu"] for job in JOBS.values() if job.gpu.name == gpu)
