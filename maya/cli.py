@@ -43,6 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()  # the reader of stdout has left, as in `maya trace FILE | head`
         return EXIT_FAILED
+    except OSError as error:
+        print(f"maya {args.stage}: {error.filename}: {error.strerror}", file=sys.stderr)
+        return EXIT_FAILED
     return 0
 
 
@@ -221,8 +224,8 @@ def _training_run(args: argparse.Namespace) -> "TrainingRun":
         return run_of_command(args.command, gpu, cluster, capture, args.world_size)
     if not args.overrides:
         raise ConfigError(
-            "nothing to run. Give a training command after `--`, as in `-- torchrun --nproc-per-node 8 a.py`, "
-            "or a job as overrides, e.g. `model=gpt3_1_3b framework=fsdp2`."
+            "nothing to run. Give a training command after `--`, as in `-- torchrun --nproc-per-node 8 a.py`,"
+            " or a job as overrides, e.g. `model=gpt3_1_3b framework=fsdp2`."
         )
     if args.world_size is not None:
         raise ConfigError(

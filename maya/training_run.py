@@ -149,7 +149,7 @@ def capture_run(
             manifest = _join(first, manifest, more, capture_ranks(tuple(missing), more))
         raise CaptureError(
             f"After {MAX_CAPTURE_ROUNDS} rounds of captures the ranks still fall into new classes "
-            f"({len(manifest.ranks)} of {run.world_size} captured). Capture them all with capture.mode=linked."
+            f"({len(manifest.ranks)} of {run.world_size} captured). Capture all with capture.mode=linked."
         )
     finally:
         _remove_all_but_logs(scratch)

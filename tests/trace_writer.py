@@ -11,10 +11,10 @@ A `TraceWriter` takes records as keyword arguments named as the fields in native
 import json
 import struct
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from maya.capture.manifest import Manifest, RankResult, Status
 from maya.trace import FIELDS, KINDS, MISSING
-from maya.trace.reader import TEXT_FIELD
 
 HEADER = struct.Struct("<8sIIQqq")
 RECORD_HEADER = struct.Struct("<HBBHHI")
@@ -37,9 +37,7 @@ class TraceWriter:
 
     def __init__(self, rank: int = 0, version: int = 1, magic: bytes = MAGIC) -> None:
         self.rank = rank
-        self.data = bytearray(
-            HEADER.pack(magic, version, HEADER.size, 4242, rank, 1_700_000_000_000_000_000)
-        )
+        self.data = bytearray(HEADER.pack(magic, version, HEADER.size, 4242, rank, 1_700_000_000_000_000_000))
         self.events: list[dict[str, Any]] = []
         self.num_records = 0
         self._texts: dict[str, int] = {}
@@ -57,7 +55,9 @@ class TraceWriter:
             self.raw(KINDS["string"], varint(self._texts[text]) + text.encode())
         return self._texts[text]
 
-    def record(self, kind: str, thread: int = 0, flags: int = 0, gap_ns: int = 0, **fields: int | str) -> None:
+    def record(
+        self, kind: str, thread: int = 0, flags: int = 0, gap_ns: int = 0, **fields: int | str
+    ) -> None:
         """Appends a record; fields not given are missing, those after the last one given are left out."""
         unknown = set(fields) - set(FIELDS[kind])
         if unknown:
@@ -65,10 +65,8 @@ class TraceWriter:
         if thread not in self._threads:
             self._threads.add(thread)
             self.raw(KINDS["thread"], varint(thread) + f"thread{thread}".encode())
-        values = [
-            self.text(fields[name]) if name == TEXT_FIELD and isinstance(fields.get(name), str) else fields.get(name)
-            for name in FIELDS[kind]
-        ]
+        values = [fields.get(name) for name in FIELDS[kind]]
+        values = [self.text(value) if isinstance(value, str) else value for value in values]
         while values and values[-1] is None:
             values.pop()
         payload = b"".join(varint(MISSING if value is None else int(value)) for value in values)
@@ -76,10 +74,8 @@ class TraceWriter:
 
     def kernel(self, name: str, stream: int = 0, grid: int = 1, **fields: Any) -> None:
         """A launch of one-dimensional shape."""
-        self.record(
-            "kernel", stream=stream, name=name, grid_x=grid, grid_y=1, grid_z=1, block_x=128, block_y=1, block_z=1,
-            shared_bytes=0, **fields,
-        )  # fmt: skip
+        shape = {"grid_x": grid, "grid_y": 1, "grid_z": 1, "block_x": 128, "block_y": 1, "block_z": 1}
+        self.record("kernel", stream=stream, name=name, shared_bytes=0, **shape, **fields)
 
     def mark(self, name: str, value: int, **fields: Any) -> None:
         """A mark of the start-up hook."""
@@ -120,24 +116,30 @@ def write_job(
     writers: list[TraceWriter],
     world_size: int | None = None,
     gpus_per_node: int = 8,
-    mode: str = "linked",
-    status: str = "ok",
+    mode: Literal["linked", "solo"] = "linked",
+    status: Status = "ok",
 ) -> Path:
     """Writes the traces of a job with a manifest that says how they were captured."""
     for writer in writers:
         writer.write(folder)
-    ranks = [
-        {"rank": writer.rank, "status": status, "exit_code": 0, "calls": {"cudaLaunchKernel": 3, "unemulated": {}}}
+    ranks = tuple(
+        RankResult(
+            rank=writer.rank,
+            status=status,
+            exit_code=0,
+            iterations=4,
+            calls={"cudaLaunchKernel": 3},
+            unemulated={"cufftExecC2C": 1},
+        )
         for writer in writers
-    ]
-    manifest = {
-        "schema_version": 1,
-        "command": ["python", "train.py"],
-        "gpu": "h100_sxm",
-        "world_size": len(writers) if world_size is None else world_size,
-        "gpus_per_node": gpus_per_node,
-        "mode": mode,
-        "ranks": ranks,
-    }
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    )
+    Manifest(
+        command=("python", "train.py"),
+        versions={},
+        gpu="h100_sxm",
+        world_size=len(writers) if world_size is None else world_size,
+        gpus_per_node=gpus_per_node,
+        mode=mode,
+        ranks=ranks,
+    ).write(folder)
     return folder

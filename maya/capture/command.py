@@ -11,6 +11,7 @@ from typing import Literal, NoReturn
 from maya.errors import ConfigError
 
 _PYTHON_NAME = re.compile(r"python(3(\.\d+)?)?")
+_SPAWN_CALL = re.compile(r"^[^#\n]*\b(mp|multiprocessing)\.(spawn|start_processes)\(", re.MULTILINE)
 _TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
 
 TargetKind = Literal["script", "module", "executable"]
@@ -40,9 +41,10 @@ class Command:
 
     ``launcher`` "python" is one process, or one per rank when a world size is given besides; "torchrun" is
     one per rank, started here in place of torchrun; "foreign" is run as it is, and its children are the
-    ranks. ``interpreter`` starts Python with the options given; ``is_own_python`` says that it is the running
-    interpreter without options that matter, so that ranks may be forked from a warm process. ``num_nodes``
-    and ``procs_per_node`` are None where the command does not say (``--nproc-per-node gpu``).
+    ranks (other launchers, and scripts that call ``mp.spawn``). ``interpreter`` starts Python with the
+    options given; ``is_own_python`` says that it is the running interpreter without options that matter, so
+    that ranks may be forked from a warm process. ``num_nodes`` is None where the command does not tell its
+    world size, ``procs_per_node`` where it is one per GPU.
     """
 
     launcher: Literal["python", "torchrun", "foreign"]
@@ -55,12 +57,12 @@ class Command:
 
     def world_size(self, gpus_per_node: int) -> int:
         """World size that the command asks for on nodes of ``gpus_per_node`` GPUs."""
-        if self.launcher == "foreign":
+        if self.num_nodes is None:
             raise ConfigError(
                 f"`{self.argv[0]}` starts the ranks itself, and Maya cannot tell how many. "
                 "Say so with `--world-size N`."
             )
-        return (self.num_nodes or 1) * (self.procs_per_node or gpus_per_node)
+        return self.num_nodes * (self.procs_per_node or gpus_per_node)
 
 
 def parse_command(argv: tuple[str, ...]) -> Command:
@@ -87,6 +89,8 @@ def parse_command(argv: tuple[str, ...]) -> Command:
         target = Target(kind="module", name=rest[1], arguments=rest[2:])
     else:
         target = Target(kind="script", name=rest[0], arguments=rest[1:])
+        if _spawns_ranks(Path(rest[0])):
+            return Command(launcher="foreign", argv=target.argv(interpreter), num_nodes=1)
     return Command(
         launcher="python",
         argv=argv,
@@ -96,6 +100,11 @@ def parse_command(argv: tuple[str, ...]) -> Command:
         num_nodes=1,
         procs_per_node=1,
     )
+
+
+def _spawns_ranks(script: Path) -> bool:
+    """Whether a script starts one process per GPU of its node itself, as PyTorch's own tutorials do."""
+    return script.is_file() and _SPAWN_CALL.search(script.read_text(errors="replace")) is not None
 
 
 def _resolve_interpreter(name: str) -> str:

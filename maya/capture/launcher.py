@@ -1,5 +1,6 @@
 """Running the ranks of one capture and bringing their results together."""
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import json
@@ -11,9 +12,10 @@ import shutil
 import signal
 import socket
 import tempfile
+import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 def capture(spec: CaptureSpec, progress: Progress | None = None) -> Manifest:
-    """Runs the program of ``spec`` on emulated GPUs and writes traces, logs and manifest to its output folder.
+    """Runs the program of ``spec`` on emulated GPUs; writes traces, logs and manifest to its output folder.
 
     The folder appears only when the capture is complete. A rank that runs out of device memory completes it,
     with status "oom".
@@ -52,17 +54,43 @@ def capture(spec: CaptureSpec, progress: Progress | None = None) -> Manifest:
     spec.output_dir.parent.mkdir(parents=True, exist_ok=True)
     work_dir = Path(tempfile.mkdtemp(dir=spec.output_dir.parent, prefix=f".{spec.output_dir.name}."))
     work_dir.chmod(0o755)
+    begin = time.monotonic()
     try:
-        manifest = _run(spec, command, work_dir, progress or (lambda done, total: None))
+        with _terminate_by_exception():
+            manifest = _run(spec, command, work_dir, progress or (lambda done, total: None))
         manifest.write(work_dir)
         if spec.output_dir.exists():
             shutil.rmtree(spec.output_dir)
         work_dir.rename(spec.output_dir)
+        _log.info(
+            "captured %d of %d ranks, %d device calls, in %.1f s",
+            len(manifest.ranks),
+            manifest.world_size,
+            sum(sum(rank.calls.values()) for rank in manifest.ranks),
+            time.monotonic() - begin,
+        )
     except _RanksFailed as failure:
         raise CaptureError(failure.text(_keep_logs(work_dir, spec.output_dir))) from None
     finally:
         shutil.rmtree(work_dir, ignore_errors=True)
     return manifest
+
+
+@contextlib.contextmanager
+def _terminate_by_exception() -> Iterator[None]:
+    """Lets SIGTERM, as workflow managers send it, unwind the stack, so that no rank survives the capture."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def terminate(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    previous = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 @dataclass
@@ -174,7 +202,7 @@ class _Run:
         while waiting or running:
             while waiting and len(running) < at_once:
                 rank = waiting.popleft()
-                self.pool.start(rank, self._environment(rank, master_port), self._log(f"rank{rank:05d}"))
+                self.pool.start(rank, self._environment(rank, master_port), self._log_path(f"rank{rank:05d}"))
                 started_at[rank] = time.monotonic()
                 running.add(rank)
             ended = self.pool.poll()
@@ -200,7 +228,7 @@ class _Run:
         started_at = time.monotonic()
         ranks = range(self.spec.world_size)
         self.progress(0, len(ranks))
-        log = self._log("launcher")
+        log = self._log_path("launcher")
         self.pool.start(_LAUNCHER, {"MAYA_TRACE_DIR": str(self.work_dir)}, log)
         exit_codes: list[int] = []
         while not exit_codes:
@@ -240,7 +268,7 @@ class _Run:
             env |= rank_environment(self.spec, rank, master_port)
         return env
 
-    def _log(self, name: str) -> Path:
+    def _log_path(self, name: str) -> Path:
         return self.work_dir / "logs" / f"{name}.log"
 
     def _trace(self, rank: int) -> Path:
@@ -275,7 +303,7 @@ class _Run:
             what, advice = f"Rank {first.rank} ended without using a GPU", "Check what the program asks for."
         else:
             return
-        log = self._log(f"rank{first.rank:05d}")
+        log = self._log_path(f"rank{first.rank:05d}")
         raise _RanksFailed(f"{what}.", log.name, advice, _tail(log))
 
     def _raise_timeout(self, running: set[int]) -> None:
@@ -285,7 +313,7 @@ class _Run:
         stuck = [r for r in sorted(running) if not (self.work_dir / f"rank{r:05d}.done").exists()] or sorted(
             running
         )
-        log = self._log(f"rank{stuck[0]:05d}")
+        log = self._log_path(f"rank{stuck[0]:05d}")
         names = ", ".join(map(str, stuck[:8])) + (", ..." if len(stuck) > 8 else "")
         raise _RanksFailed(
             f"Rank {names} did not end within {self.spec.capture.timeout_s:g} s.",

@@ -56,7 +56,7 @@ class PlainProcesses:
                 )
             except OSError as error:
                 raise CaptureError(
-                    f"`{self._argv[0]}` cannot be started: {error.strerror}. Check that it runs in this shell."
+                    f"`{self._argv[0]}` does not start: {error.strerror}. Check that the command is right."
                 ) from None
 
     def poll(self) -> list[tuple[int, int]]:
@@ -92,7 +92,7 @@ class Zygote:
         self._is_ready = False
         self._channel, theirs = socket.socketpair()
         program = (
-            f"import sys; sys.path.insert(0, {str(STARTUP_DIR)!r}); import maya_startup.zygote as zygote; "
+            f"import sys; sys.path[0] = {str(STARTUP_DIR)!r}; import maya_startup.zygote as zygote; "
             f"del sys.path[0]; zygote.serve({theirs.fileno()})"
         )
         with log.open("wb") as output, theirs:

@@ -22,9 +22,7 @@ from maya.collate.waits import bind_waits
 from maya.errors import TraceError
 from maya.trace import FIELDS, KINDS, Trace, _decoder, read_trace
 
-TIMELINE_KINDS = tuple(
-    kind for kind, number in KINDS.items() if KINDS["kernel"] <= number <= KINDS["free"]
-)
+TIMELINE_KINDS = tuple(kind for kind, number in KINDS.items() if KINDS["kernel"] <= number <= KINDS["free"])
 """Records that are rows of a job; the others mark, name or announce something."""
 
 OPERATOR_KINDS = ("kernel", "gemm", "conv", "attention", "library_op", "memcpy", "memset")
@@ -34,9 +32,9 @@ OPERATOR_KINDS = ("kernel", "gemm", "conv", "attention", "library_op", "memcpy",
 class CapturedRank:
     """The steady part of one captured rank.
 
-    ``ops`` and ``details`` are as in `maya.collate.job.RankTrace`, without what needs other ranks. ``calls`` has one
-    row for every call of a collective, also for those that share a row of ``ops`` (column ``row``): see
-    maya/collate/grouped_calls.py.
+    ``ops`` and ``details`` are as in `maya.collate.job.RankTrace`, without what needs other ranks. ``calls``
+    has one row for every call of a collective, also for those that share a row of ``ops`` (column ``row``):
+    see maya/collate/grouped_calls.py.
     """
 
     rank: int
@@ -52,7 +50,8 @@ class CapturedRank:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Capture:
-    """All captured ranks of a job, their communicators by rank and local id, and the process groups of the world.
+    """All captured ranks of a job, their communicators by rank and local id, and the process groups of the
+    world.
 
     ``families`` is empty where all ranks were captured in one run.
     """
@@ -82,8 +81,9 @@ def read_capture(trace_dir: Path) -> Capture:
     manifest = read_manifest(trace_dir)
     if manifest.out_of_memory is not None:
         raise TraceError(
-            f"Rank {manifest.out_of_memory.rank} of {trace_dir} ran out of device memory, so that there are no whole "
-            "iterations to bring together. Choose a smaller batch, more GPUs or a GPU with more memory."
+            f"Rank {manifest.out_of_memory.rank} of {trace_dir} ran out of device memory, so that there are "
+            "no whole iterations to bring together. Choose a smaller batch, more GPUs or a GPU with more "
+            "memory."
         )
     numbers = sorted(rank.rank for rank in manifest.ranks)
     paths = {number: trace_dir / f"rank{number:05d}.trace" for number in numbers}
@@ -100,7 +100,9 @@ def read_capture(trace_dir: Path) -> Capture:
         communicators = link_communicators(opened, events)
         families = Families(groups=[], family_of=[])
     else:
-        communicators = {number: name_communicators(number, opened[number], events[number]) for number in numbers}
+        communicators = {
+            number: name_communicators(number, opened[number], events[number]) for number in numbers
+        }
         families = find_families(list(events.values()))
     return Capture(manifest=manifest, ranks=ranks, communicators=communicators, families=families)
 

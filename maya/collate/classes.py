@@ -2,9 +2,9 @@
 
 A partition of the ranks is equitable when two ranks of a class have equal operation sequences and, in every
 family of process groups, belong to groups of equal placement whose members are of the same classes. With
-deterministic durations all ranks of a class then have equal times for every operation (by induction over simulated
-time: the meeting of a collective ends at a function of its members' arrivals, which are the same multiset), so one of
-them stands for all.
+deterministic durations all ranks of a class then have equal times for every operation (by induction over
+simulated time: the meeting of a collective ends at a function of its members' arrivals, which are the same
+multiset), so one of them stands for all.
 """
 
 from collections.abc import Iterable, Sequence
@@ -47,9 +47,9 @@ def find_classes(
     Returns:
         int64[world_size], classes numbered in the order of their first ranks.
 
-    Colour refinement: a rank's new colour is a hash of its colour and, by family, of the placement of its group, the
-    multiset of its members' colours and, in ordered families, its own position; until the number of
-    colours stands still.
+    Colour refinement: a rank's new colour is a hash of its colour and, by family, of the placement of its
+    group, the multiset of its members' colours and, in ordered families, its own position; until the number
+    of colours stands still.
     """
     flat = [_flatten(groups, gpus_per_node) for groups in families if groups]
     is_ordered = np.isin([number for number, groups in enumerate(families) if groups], list(ordered))
@@ -89,7 +89,7 @@ def _flatten(groups: Groups, gpus_per_node: int) -> _Family:
 
 
 def _numbered_by_occurrence(group: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Values renamed to 0, 1, ... within each group (which are contiguous), in the order of first occurrence."""
+    """Values renamed to 0, 1, ... within each group (which are contiguous), as they first occur."""
     _, first, inverse = np.unique(group * (values.max() + 1) + values, return_index=True, return_inverse=True)
     by_occurrence = np.argsort(first)
     groups = group[first[by_occurrence]]
@@ -127,8 +127,8 @@ def partition(
 ) -> Partition:
     """Classes that agree with what the captured ranks did.
 
-    ``signatures`` holds a hash of the operations of every captured rank. Where two captured ranks of a class differ, the
-    later one leaves it, and the classes are refined from there.
+    ``signatures`` holds a hash of the operations of every captured rank. Where two captured ranks of a class
+    differ, the later one leaves it, and the classes are refined from there.
     """
     ordered = tuple(ordered)
     seed = np.zeros(world_size, dtype=np.int64)

@@ -15,8 +15,9 @@ class LocalCommunicator:
     """A communicator as one rank sees it.
 
     ``identity`` is equal on all its members and on no other communicator. ``group`` is the process group it
-    belongs to, counted in the rank's events (-1 where that is not needed: all ranks were captured in one run), and
-    ``channel`` tells communicators of one process group apart ("0", or "2:3" for a pair of its ranks).
+    belongs to, counted in the rank's events (-1 where that is not needed: all ranks were captured in one
+    run), and ``channel`` tells communicators of one process group apart ("0", or "2:3" for a pair of its
+    ranks).
     """
 
     ranks: tuple[int, ...]
@@ -70,8 +71,9 @@ def link_communicators(
     for unique_id, by_position in members.items():
         if sorted(by_position) != list(range(sizes[unique_id])):
             raise TraceError(
-                f"A communicator of {sizes[unique_id]} ranks was opened by ranks {sorted(by_position.values())} alone: "
-                "the traces of the others are missing or ended early. Capture all ranks again."
+                f"A communicator of {sizes[unique_id]} ranks was opened by ranks "
+                f"{sorted(by_position.values())} alone: the traces of the others are missing or ended early. "
+                "Capture all ranks again."
             )
         ranks = tuple(by_position[position] for position in range(sizes[unique_id]))
         linked[unique_id] = LocalCommunicator(
@@ -103,31 +105,30 @@ def name_communicators(rank: int, inits: list[CommInit], events: RankEvents) -> 
         else:
             parent = named.get(init.parent)
             number = _group_by_members(rank, init, parent, own_groups, taken)
+            ranks = own_groups[number].ranks
+            # Members make the communicators that they share in the same order.
+            repeat = sum(known.identity[:2] == ("members", ranks) for known in named.values())
             named[init.comm] = LocalCommunicator(
-                ranks=own_groups[number].ranks,
+                ranks=ranks,
                 label=own_groups[number].label,
-                identity=("split", own_groups[number].ranks, _num_splits(named, own_groups[number].ranks)),
+                identity=("members", ranks, repeat),
                 group=number,
-                channel="0",
+                channel=f"members {repeat}",
             )
         if ":" not in named[init.comm].channel:
             taken.add(named[init.comm].group)
     return named
 
 
-def _num_splits(named: dict[int, LocalCommunicator], ranks: tuple[int, ...]) -> int:
-    return sum(known.identity[0] == "split" and known.ranks == ranks for known in named.values())
-
-
 def _from_store_key(key: str, init: CommInit, own_groups: dict[int, Group]) -> LocalCommunicator:
-    """Keys are "<prefixes>/<group name>/<device>/<channel>", where a channel "1:2" is a pair of group ranks."""
+    """Keys are "<prefixes>/<group name>/<device>/<channel>"; a channel "1:2" is a pair of group ranks."""
     *prefixes, channel = [part for part in key.split("/") if part]
     numbers = {group.name: number for number, group in own_groups.items()}
     number = next((numbers[part] for part in reversed(prefixes) if part in numbers), None)
     if number is None:
         raise TraceError(
-            f"The unique id of communicator {init.comm} of {init.num_ranks} ranks went through the store key {key}, "
-            "which names no process group of this rank. Capture the job linked (capture.mode=linked)."
+            f"The unique id of communicator {init.comm} of {init.num_ranks} ranks went through the store key "
+            f"{key}, which names no process group of this rank. Capture the job linked (capture.mode=linked)."
         )
     ranks = own_groups[number].ranks
     if ":" in channel:
@@ -149,27 +150,27 @@ def _group_by_members(
         for number, group in own_groups.items()
         if len(group.ranks) == init.num_ranks and group.ranks[init.rank] == rank
     ]
-    by_color = [number for number in candidates if init.color in split_colors(own_groups[number].ranks, parent)]
-    # Ids made from several unique ids (above 128 ranks) have no key and no colour: groups in their order then.
+    by_color = [
+        number for number in candidates if init.color in split_colors(own_groups[number].ranks, parent)
+    ]
+    # Ids made from several unique ids (above 128 ranks) have no key and no colour: groups in their order
+    # then.
     chosen = by_color or candidates
     if not chosen:
         raise TraceError(
-            f"No process group of rank {rank} has {init.num_ranks} members with it at position {init.rank}, as "
-            f"communicator {init.comm} has. Capture the job linked (capture.mode=linked)."
+            f"No process group of rank {rank} has {init.num_ranks} members with it at position {init.rank}, "
+            f"as communicator {init.comm} has. Capture the job linked (capture.mode=linked)."
         )
     return next((number for number in chosen if number not in taken), chosen[-1])
 
 
-def split_colors(ranks: tuple[int, ...], parent: LocalCommunicator | None) -> tuple[int, int]:
-    """The colours PyTorch may give to the split that makes a group of these ranks.
+def split_colors(ranks: tuple[int, ...], parent: LocalCommunicator | None) -> tuple[int, ...]:
+    """The colours PyTorch may give to the split of ``parent`` that makes a group of these ranks.
 
-    Sources: _process_group_color in torch/distributed/distributed_c10d.py (new_group), genNcclSplitColor in
-    torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp (split_group, of positions in the parent).
+    new_group hashes the ranks (_process_group_color in torch/distributed/distributed_c10d.py), split_group
+    takes the smallest position in the parent (as seen in the colours that PyTorch 2.14 hands to
+    ncclCommSplit).
     """
-    new_group = abs(hash(ranks)) % 2**31
-    positions = [parent.ranks.index(rank) for rank in ranks] if parent and set(ranks) <= set(parent.ranks) else ranks
-    combined = 0
-    for position in positions:
-        combined ^= (position + 0x9E3779B9 + (combined << 6) + (combined >> 2)) % 2**64
-    signed = combined - 2**64 if combined >= 2**63 else combined
-    return new_group, abs(signed) % (2**31 - 1)
+    if parent is None or not set(ranks) <= set(parent.ranks):
+        return ()
+    return abs(hash(ranks)) % 2**31, min(parent.ranks.index(rank) for rank in ranks)

@@ -50,7 +50,9 @@ def read_events(path: Path) -> RankEvents:
             elif event["type"] == "unique_id":
                 store_keys[event["hash"]] = event["key"]
     except FileNotFoundError:
-        raise TraceError(f"{path} is missing, so the capture is not complete. Capture the job again.") from None
+        raise TraceError(
+            f"{path} is missing, so the capture is not complete. Capture the job again."
+        ) from None
     except (ValueError, KeyError, TypeError) as error:
         raise TraceError(f"{path} is damaged ({error}). Capture the job again.") from None
     return RankEvents(groups=tuple(groups), store_keys=store_keys)
@@ -67,9 +69,9 @@ class Families:
 def find_families(events: list[RankEvents]) -> Families:
     """Orders the process groups that one or several ranks announced into families.
 
-    A group joins the first family of its description that none of its members is in yet, so that call sites which
-    take turns (a pipeline's group, then its embedding group, for one pipeline after another) stay apart.
-    Every rank makes the groups in the same order; families of several ranks, which may each know only
+    A group joins the first family of its description that none of its members is in yet, so that call sites
+    which take turns (a pipeline's group, then its embedding group, for one pipeline after another) stay
+    apart. Every rank makes the groups in the same order; families of several ranks, which may each know only
     their own groups, are one by description and number.
     """
     numbers: dict[tuple[str, int], int] = {}

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from maya.collate.hashing import combine, occurrence
-from maya.trace import COLLECTIVE_OPS, FIELDS, Trace
+from maya.trace import COLLECTIVE_OPS, FIELDS, Trace, _decoder
 
 DTYPES = (
     "int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16",
@@ -29,22 +29,29 @@ def is_first_of_group(trace: Trace) -> np.ndarray:
     """For every collective of a trace, whether it is the first one of its group on its communicator."""
     group = trace.column("collective", "group")
     comm = trace.column("collective", "comm")
-    place = occurrence(combine(group.view(np.uint64), comm.view(np.uint64)))
+    # Every launch of a graph repeats the group ids of its capture.
+    positions = trace.positions("collective")
+    replay = np.searchsorted(trace.positions("graph_launch"), positions)
+    replay[(trace.flags[positions] & _decoder.FROM_GRAPH) == 0] = 0
+    place = occurrence(
+        combine(combine(group.view(np.uint64), comm.view(np.uint64)), replay.astype(np.uint64))
+    )
     return (group <= 0) | (place == 0)  # no group: 0, or missing and so negative
 
 
 def group_rows(trace: Trace, positions: np.ndarray) -> pd.DataFrame:
     """All collective calls that the rows at the given positions stand for.
 
-    Columns: the fields of `collective` (op and dtype as codes, peer as rank in the communicator), row (of ops),
-    num_ranks, bytes (of the call), is_point_to_point, is_all_to_all (sends and receives of a group that are an
-    all-to-all together).
+    Columns: the fields of `collective` (op and dtype as codes, peer as rank in the communicator), row (of
+    ops), num_ranks, bytes (of the call), is_point_to_point, is_all_to_all (sends and receives of a group that
+    are an all-to-all together).
     """
     fields = FIELDS["collective"]
     calls = pd.DataFrame(trace.fields("collective"), columns=list(fields))
     of_call = trace.positions("collective")
     first = is_first_of_group(trace)
-    # Calls of a group follow its first call, so that each belongs to the newest first call on its communicator.
+    # Calls of a group follow its first call, so that each belongs to the newest first call on its
+    # communicator.
     codes = pd.factorize(calls["comm"])[0]
     first_index = pd.Series(np.where(first, np.arange(len(calls)), -1)).groupby(codes).cummax().to_numpy()
     of_row = of_call[first_index] if len(calls) else of_call

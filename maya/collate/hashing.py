@@ -10,7 +10,8 @@ IDENTIFIER_FIELDS = frozenset(
     ["stream", "event", "version", "address", "comm", "peer", "sequence", "group", "graph"]
     + [f"scalar{number}" for number in range(6)]
 )
-"""Fields that may differ between iterations, or between ranks, of what is the same operation: handles, counters
+"""Fields that may differ between iterations, or between ranks, of what is the same operation: handles,
+counters
 and the scalar arguments of kernels (step counts, seeds of random numbers)."""
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -63,7 +64,9 @@ def occurrence(groups: np.ndarray) -> np.ndarray:
     """How many earlier elements of the array have the same value."""
     order = np.argsort(groups, kind="stable")
     ordered = groups[order]
-    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if len(groups) else np.empty(0, dtype=int)
+    starts = (
+        np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if len(groups) else np.empty(0, dtype=int)
+    )
     lengths = np.diff(np.r_[starts, len(groups)])
     counts = np.empty(len(groups), dtype=np.int64)
     counts[order] = np.arange(len(groups)) - np.repeat(starts, lengths)

@@ -7,8 +7,8 @@ from maya.trace import KINDS, Trace, _decoder
 
 
 def carry_gaps(trace: Trace, is_kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Gaps in ns and blocked flags of all records; those of records that are not kept go to the next kept one of
-    the thread.
+    """Gaps in ns and blocked flags of all records; those of records that are not kept go to the next kept one
+    of the thread.
 
     The start-up hook makes its marks in a row: the gap before the first is the program's, those between them
     are the hook's own and count for nothing.
@@ -42,8 +42,8 @@ def steady(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Medians of the gaps, and majorities of the blocked flags, of the same call over the iterations.
 
-    The same call is the n-th one of a key in its thread and iteration. So calls are aligned also where iterations
-    differ by a few of them, and a call that only one iteration makes keeps its own gap.
+    The same call is the n-th one of a key in its thread and iteration. So calls are aligned also where
+    iterations differ by a few of them, and a call that only one iteration makes keeps its own gap.
     """
     call = combine(key, thread.astype(np.uint64))
     position = occurrence(combine(call, iteration.astype(np.uint64)))

@@ -19,8 +19,8 @@ MAX_PERIODS = 3
 class Cut:
     """Positions in the global order of a trace.
 
-    Iteration i of the steady part is [boundaries[i], boundaries[i + 1]); ``shapes`` is the stretch with operator
-    ranges, (0, 0) where there is none.
+    Iteration i of the steady part is [boundaries[i], boundaries[i + 1]); ``shapes`` is the stretch with
+    operator ranges, (0, 0) where there is none.
     """
 
     boundaries: np.ndarray
@@ -50,8 +50,8 @@ def find_iterations(trace: Trace) -> Cut:
     plain = ends[ends >= _steady_start(trace, ends, shapes)]
     if len(plain) < 2:
         raise TraceError(
-            f"Trace {trace.path} has {len(ends)} iterations, but no whole one after the warm-up and the one in which "
-            "operator sizes are recorded. Let the program run more steps, or capture fewer of them "
+            f"Trace {trace.path} has {len(ends)} iterations, but no whole one after the warm-up and the one "
+            "in which operator sizes are recorded. Let the program run more steps, or capture fewer of them "
             "(capture.warmup_iterations)."
         )
     return Cut(boundaries=plain + 1, shapes=shapes)
@@ -86,7 +86,8 @@ def _periods(trace: Trace) -> np.ndarray:
     if period == 0:
         raise TraceError(
             f"Trace {trace.path} has no iteration marks, as no optimizer of torch.optim stepped, and its "
-            f"{len(positions)} device operations do not repeat. Let the program run at least three equal iterations."
+            f"{len(positions)} device operations do not repeat. Let the program run at least three equal "
+            "iterations."
         )
     first = len(keys) - covered
     # A program of one kind is cut at the same operation on every rank: before the rarest of the period.

@@ -29,8 +29,8 @@ def parse_range(text: str) -> tuple[str, str]:
 def operators_around(trace: Trace, positions: np.ndarray, begin: int, end: int) -> list[tuple[str, str]]:
     """Operator and sizes around each of the given positions in [begin, end).
 
-    It is the innermost range of the launching thread that has sizes; where all dimensions of those are empty, as of an
-    operator on Python scalars alone, the next one outwards with dimensions, if any.
+    It is the innermost range of the launching thread that has sizes; where all dimensions of those are empty,
+    as of an operator on Python scalars alone, the next one outwards with dimensions, if any.
     """
     push, pop = KINDS["range_push"], KINDS["range_pop"]
     relevant = np.flatnonzero((trace.kind[begin:end] == push) | (trace.kind[begin:end] == pop)) + begin
@@ -81,7 +81,8 @@ def transfer(
     """Index into ``operators`` for every device operation of the steady part, -1 where none fits.
 
     The n-th operation of a key in a thread and iteration gets what the n-th of that key and thread had in the
-    announcing iteration. One that has no counterpart, as iterations differ, gets that of the last one of its key.
+    announcing iteration. One that has no counterpart, as iterations differ, gets that of the last one of its
+    key.
     """
     known_call = combine(known_key, known_thread.astype(np.uint64))
     known = combine(known_call, occurrence(known_call).astype(np.uint64))

@@ -51,6 +51,13 @@ def job_from_dict(values: dict[str, Any]) -> JobConfig:
     return job
 
 
+def gpu_from_dict(values: dict[str, Any]) -> GpuConfig:
+    """The ``gpu`` part of ``job_to_dict`` as an object."""
+    gpu = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(GpuConfig), values))
+    assert isinstance(gpu, GpuConfig)
+    return gpu
+
+
 def job_id(job: JobConfig) -> str:
     """12 hex digits that name a job: its whole configuration, apart from limits of time."""
     values = asdict(job)

@@ -10,13 +10,14 @@ from maya.config.schema import GpuConfig
 
 Floats = NDArray[np.float64]
 
-# Share of the data-sheet HBM rate that a large streaming kernel (one operand read per operand written,
-# or two) reaches, by compute capability.
+# Share of the data-sheet HBM rate that a large streaming kernel (one operand read per operand written, or
+# two) reaches, by compute capability.
 # 7.0: 809 of 900 GB/s, scale kernel (RRZE-HPC/gpu-benches@1038c5d gpu-stream/v100.txt).
 # 8.0: 1.70 of 2.039 TB/s, BabelStream add (Azure/AI-benchmarking-guide@8fd0c6e ND_A100_v4_results.md).
 # 8.6: 573 of 696 GB/s, fp16 residual additions (microsoft/vidur@7d47513, A40 profiles).
 # 8.9: 776 of 864 GB/s, scale kernel on the L40 (RRZE-HPC/gpu-benches@1038c5d gpu-stream/l40.txt).
-# 9.0: 2.97 of 3.35 TB/s on H100 and 4.15 of 4.80 on H200, BabelStream add (Azure guide, ND_H100_v5, ND_H200_v5).
+# 9.0: 2.97 of 3.35 TB/s on H100 and 4.15 of 4.80 on H200, BabelStream add (Azure guide, ND_H100_v5,
+# ND_H200_v5).
 STREAM_HBM_RATIO = {"7.0": 0.90, "8.0": 0.835, "8.6": 0.82, "8.9": 0.90, "9.0": 0.88}
 DEFAULT_STREAM_HBM_RATIO = 0.85
 
@@ -26,9 +27,9 @@ STREAM_L2_RATIO = 0.44
 # GPUs without a measured L2 rate: such kernels run at about twice the HBM rate (A40, same profiles).
 L2_OVER_HBM = 2.0
 
-# Highest share of the peak rate that large GEMMs reach, where no table says so, by type and compute capability.
-# fp32, TF32 off: medians of linear layers above 1 ms with m, n, k >= 1024 (NeuSight@6945927): V100 13 of
-# 14.1 TFLOP/s (PCIe card), A100 17.5 of 19.5, H100 50.2 of 67.
+# Highest share of the peak rate that large GEMMs reach, where no table says so, by type and compute
+# capability. fp32, TF32 off: medians of linear layers above 1 ms with m, n, k >= 1024 (NeuSight@6945927):
+# V100 13 of 14.1 TFLOP/s (PCIe card), A100 17.5 of 19.5, H100 50.2 of 67.
 # tf32: 403.7 of 494.7 TFLOP/s on H100 (zzc0721/torch-performance-test-data issue 21).
 # fp16: V100 and A40 from DeepBench@da81ba7 and microsoft/vidur@7d47513, see docs/estimators.md.
 GEMM_PEAK_SHARE = {
@@ -46,7 +47,14 @@ DTYPE_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, 
 # Output tiles of a thread block and the share of the peak their inner loop sustains against the largest;
 # filling the pipeline and storing the tile cost about as much as some further steps in k. Tensor cores need
 # large tiles to be fed, CUDA cores much less so. Fitted to the same measurements as the shares above.
-TENSOR_TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.95), (64, 128, 0.75), (128, 64, 0.75), (64, 64, 0.6))
+TENSOR_TILES = (
+    (256, 128, 1.0),
+    (128, 256, 1.0),
+    (128, 128, 0.95),
+    (64, 128, 0.75),
+    (128, 64, 0.75),
+    (64, 64, 0.6),
+)
 TENSOR_K_OVERHEAD = 96
 CUDA_CORE_TILES = (
     (128, 128, 1.0),
@@ -98,7 +106,9 @@ def gemm_roofline_us(gpu: GpuConfig, m: Floats, n: Floats, k: Floats, batch: Flo
     """max(2 b m n k / peak, bytes / HBM rate) plus the shortest kernel, the measure of GEMM efficiency."""
     flops = 2.0 * batch * m * n * k
     num_bytes = DTYPE_BYTES[dtype] * batch * (m * n + m * k + n * k)
-    return np.maximum(flops / peak_flops(gpu, dtype), num_bytes / gpu.hbm_bytes_per_s) * 1e6 + gpu.min_kernel_us
+    return (
+        np.maximum(flops / peak_flops(gpu, dtype), num_bytes / gpu.hbm_bytes_per_s) * 1e6 + gpu.min_kernel_us
+    )
 
 
 def gemm_tiled_us(gpu: GpuConfig, m: Floats, n: Floats, k: Floats, batch: Floats, dtype: str) -> Floats:
@@ -118,7 +128,9 @@ def gemm_tiled_us(gpu: GpuConfig, m: Floats, n: Floats, k: Floats, batch: Floats
         for split in GEMM_K_SPLITS:
             waves = np.ceil(tiles * split / gpu.num_sms)
             steps = np.ceil(k / split) + overhead * (1 if split == 1 else 2)
-            compute_s = np.minimum(compute_s, waves * 2.0 * tile_m * tile_n * steps / (flops_per_sm * tile_share))
+            compute_s = np.minimum(
+                compute_s, waves * 2.0 * tile_m * tile_n * steps / (flops_per_sm * tile_share)
+            )
     num_bytes = DTYPE_BYTES[dtype] * batch * (m * n + m * k + n * k)
     hbm = gpu.hbm_bytes_per_s * STREAM_HBM_RATIO.get(gpu.compute_capability, DEFAULT_STREAM_HBM_RATIO)
     return np.maximum(compute_s, num_bytes / hbm) * 1e6 + gpu.min_kernel_us

@@ -12,20 +12,21 @@ from maya.config.schema import GpuConfig
 from maya.estimators.gemm import INTERPOLATED, MEASURED, MODEL, accuracy
 from maya.estimators.interpolation import Floats
 
-# Start-up and per-step latencies in us, and the share of the bandwidth, of NCCL's ring protocols on NVLink and PCIe
-# (NVIDIA/nccl@5067397, 2.30.7, src/graph/tuning.cc). LL sends a flag with every 4 bytes, so half of the
-# bandwidth is data, LL128 120 of 128 bytes.
+# Start-up and per-step latencies in us, and the share of the bandwidth, of NCCL's ring protocols on NVLink
+# and PCIe (NVIDIA/nccl@5067397, 2.30.7, src/graph/tuning.cc). LL sends a flag with every 4 bytes, so half of
+# the bandwidth is data, LL128 120 of 128 bytes.
 RING_PROTOCOLS = {"LL": (6.6, 0.5), "LL128": (14.0, 0.92), "Simple": (8.4, 1.0)}
 RING_STEP_US = {
     "nvlink": {"LL": 0.6, "LL128": 1.9, "Simple": 3.4},
     "pcie": {"LL": 1.0, "LL128": 2.5, "Simple": 5.7},
 }
-# Bus bandwidth of a ring over the data-sheet rate per direction. NVLink: 20 of 25 GB/s a link (src/graph/topo.h
-# of the same). PCIe: 8.5 of 15.75 GB/s, four V100 (alpa-projects profiles in microsoft/SuperScaler@fa80ad0).
+# Bus bandwidth of a ring over the data-sheet rate per direction. NVLink: 20 of 25 GB/s a link
+# (src/graph/topo.h of the same). PCIe: 8.5 of 15.75 GB/s, four V100 (alpa-projects profiles in
+# microsoft/SuperScaler@fa80ad0).
 NVLINK_RING_RATIO = 0.8
 PCIE_RING_RATIO = 0.54
-# Eight V100 in the hybrid cube mesh of the DGX-1: bus bandwidth of all-reduce by GPUs, in B/s; single links limit
-# the rings of odd groups (vTrain@f8dda84 and SuperScaler@fa80ad0, largest sizes).
+# Eight V100 in the hybrid cube mesh of the DGX-1: bus bandwidth of all-reduce by GPUs, in B/s; single links
+# limit the rings of odd groups (vTrain@f8dda84 and SuperScaler@fa80ad0, largest sizes).
 CUBE_MESH_BUSBW = {2: 41.9e9, 3: 45.2e9, 4: 80e9, 5: 37.3e9, 6: 45.8e9, 7: 87.3e9, 8: 132e9}
 
 # Types and reductions that NVSwitch can sum (NVLS); the others run as the tables' int8.
@@ -62,7 +63,9 @@ class IntraNodeModel:
     gpu: GpuConfig
     tables: dict[tuple[str, str, int], tuple[Floats, Floats]]
 
-    def predict_us(self, op: str, dtype: str, num_ranks: int, num_bytes: float, link: str) -> tuple[float, int]:
+    def predict_us(
+        self, op: str, dtype: str, num_ranks: int, num_bytes: float, link: str
+    ) -> tuple[float, int]:
         """Duration and basis of one collective among ``num_ranks`` GPUs of a node.
 
         Args:
@@ -77,9 +80,14 @@ class IntraNodeModel:
         return self.ring_us(op, num_ranks, num_bytes, link), int(MODEL)
 
     def _from_tables(self, op: str, dtype: str, num_ranks: int, num_bytes: float) -> tuple[float, int] | None:
-        # A broadcast moves through the ring as an all_gather does, a reduce as a reduce_scatter: the same link time
-        # means a size larger by n / (n - 1).
-        alike = {"broadcast": "all_gather", "reduce": "reduce_scatter", "gather": "all_to_all", "scatter": "all_to_all"}
+        # A broadcast moves through the ring as an all_gather does, a reduce as a reduce_scatter: the same
+        # link time means a size larger by n / (n - 1).
+        alike = {
+            "broadcast": "all_gather",
+            "reduce": "reduce_scatter",
+            "gather": "all_to_all",
+            "scatter": "all_to_all",
+        }
         if op in ("broadcast", "reduce"):
             num_bytes = num_bytes * num_ranks / (num_ranks - 1)
         op = alike.get(op, op)
@@ -101,7 +109,10 @@ class IntraNodeModel:
         return float(np.exp((1 - share) * ends[0] + share * ends[1])), int(INTERPOLATED)
 
     def _at(self, op: str, dtype: str, num_ranks: int, num_bytes: float) -> float:
-        """Log-log interpolation over the size; beyond the largest the bandwidth stays, below the smallest the time."""
+        """Log-log interpolation over the size.
+
+        Beyond the largest size the bandwidth stays as it is, below the smallest the time.
+        """
         sizes, log_us = self.tables[op, dtype, num_ranks]
         duration_us = float(np.exp(np.interp(np.log(max(num_bytes, 1.0)), np.log(sizes), log_us)))
         return duration_us * max(num_bytes / float(sizes[-1]), 1.0)

@@ -17,7 +17,9 @@ from maya.estimators.bounds import DTYPE_BYTES, gemm_roofline_us, gemm_tiled_us
 from maya.estimators.interpolation import Floats, LogGrid, fit_log_grid
 
 Basis = NDArray[np.uint8]
-MEASURED, INTERPOLATED, BOUND, MODEL = (np.uint8(BASES.index(b)) for b in ("measured", "interpolated", "bound", "model"))
+MEASURED, INTERPOLATED, BOUND, MODEL = (
+    np.uint8(BASES.index(b)) for b in ("measured", "interpolated", "bound", "model")
+)
 
 # Types whose GEMMs run on the same units at the same rate as the measured type.
 SAME_RATE = {"fp16": "bf16", "bf16": "fp16", "int8": "fp8"}

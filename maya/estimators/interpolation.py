@@ -41,7 +41,9 @@ class LogGrid:
             index = np.clip(np.searchsorted(axis, clamped, side="right") - 1, 0, max(len(axis) - 2, 0))
             upper = np.minimum(index + 1, len(axis) - 1)
             span = np.log(axis[upper]) - np.log(axis[index])
-            share = np.divide(np.log(clamped) - np.log(axis[index]), span, out=np.zeros(length), where=span > 0)
+            share = np.divide(
+                np.log(clamped) - np.log(axis[index]), span, out=np.zeros(length), where=span > 0
+            )
             exact &= (share == 0) | (share == 1)
             lower.append(index)
             weights.append(share)
@@ -82,9 +84,9 @@ def _fill_gaps(grid: Floats, axes: tuple[Floats, ...]) -> Floats:
             for row in np.flatnonzero(np.isnan(lines).any(axis=1) & ~np.isnan(lines).all(axis=1)):
                 known = ~np.isnan(lines[row])
                 filled[row] = np.interp(x, x[known], lines[row][known])
-            filled = np.moveaxis(filled.reshape(np.moveaxis(grid, dim, -1).shape), -1, dim)
-            found = ~np.isnan(filled)
-            total[found] += filled[found]
+            along = np.moveaxis(filled.reshape(np.moveaxis(grid, dim, -1).shape), -1, dim)
+            found = ~np.isnan(along)
+            total[found] += along[found]
             count[found] += 1
         missing = np.isnan(grid) & (count > 0)
         grid = grid.copy()

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from maya.config.schema import ClusterConfig, GpuConfig
-from maya.estimators.collectives import IntraNodeModel, bus_factor, ring_steps
+from maya.estimators.collectives import PCIE_RING_RATIO, IntraNodeModel, bus_factor, ring_steps
 from maya.estimators.gemm import MODEL
 
 # Start-up of a collective or a point-to-point transfer over the network: NCCL's ring LL and Simple
@@ -24,10 +24,9 @@ from maya.estimators.gemm import MODEL
 BASE_US = 6.6
 # Point-to-point channels that work at a time, from NCCL's start-up message on 8 GPU nodes ("32 p2p").
 P2P_CHANNELS = 32
-# Rate of a send/recv pair over the data-sheet rate of NVLink: 276 of 300 GB/s for a copy engine, less NCCL's own
-# steps through its buffer; V100 pair 45.6 of 50 GB/s (microsoft/SuperScaler@fa80ad0).
-P2P_NVLINK_RATIO = 0.8
-P2P_PCIE_RATIO = 0.7
+# Rate of a send/recv pair over the data-sheet rate: 340 of 450 GB/s on H100, 224 of 300 on A100 (NVLink,
+# above 30 MB, microsoft/vidur@7d47513). PCIe: as a ring.
+P2P_NVLINK_RATIO = 0.75
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,9 +65,8 @@ class NetworkModel:
             return self.intra_node.predict_us(op, dtype, placement.num_ranks, num_bytes, link)
         match op:
             case "all_reduce":
-                return min(self._tree_us(dtype, num_bytes, placement), self._ring_us(op, dtype, num_bytes, placement)), int(
-                    MODEL
-                )
+                tree_us = self._tree_us(dtype, num_bytes, placement)
+                return min(tree_us, self._ring_us(op, dtype, num_bytes, placement)), int(MODEL)
             case "all_to_all" | "gather" | "scatter":
                 return self._all_to_all_us(num_bytes, placement), int(MODEL)
             case _:
@@ -92,10 +90,14 @@ class NetworkModel:
         n, nodes = placement.num_ranks, placement.num_nodes
         steps = ring_steps(op, n)
         latency_us = steps * (
-            nodes / n * self.cluster.inter_node_latency_us + (1 - nodes / n) * self.cluster.intra_node_latency_us
+            nodes / n * self.cluster.inter_node_latency_us
+            + (1 - nodes / n) * self.cluster.intra_node_latency_us
         )
         volume = num_bytes * bus_factor(op, n)
-        rate = min(self._bus_bytes_per_s(op, dtype, num_bytes, placement), self._node_bytes_per_s(placement.ranks_per_node))
+        rate = min(
+            self._bus_bytes_per_s(op, dtype, num_bytes, placement),
+            self._node_bytes_per_s(placement.ranks_per_node),
+        )
         return BASE_US + latency_us + volume / rate * 1e6
 
     def _tree_us(self, dtype: str, num_bytes: float, placement: Placement) -> float:
@@ -107,11 +109,15 @@ class NetworkModel:
         """
         nodes = placement.num_nodes
         latency_us = 2 * np.ceil(np.log2(nodes)) * self.cluster.inter_node_latency_us
-        between_us = 2 * (nodes - 1) / nodes * num_bytes / self._node_bytes_per_s(placement.ranks_per_node) * 1e6
+        between_us = (
+            2 * (nodes - 1) / nodes * num_bytes / self._node_bytes_per_s(placement.ranks_per_node) * 1e6
+        )
         inside_us = 0.0
         if placement.ranks_per_node > 1:
             link = self._link(placement)
-            inside_us, _ = self.intra_node.predict_us("all_reduce", dtype, placement.ranks_per_node, num_bytes, link)
+            inside_us, _ = self.intra_node.predict_us(
+                "all_reduce", dtype, placement.ranks_per_node, num_bytes, link
+            )
         return BASE_US + float(latency_us) + max(inside_us, between_us)
 
     def _all_to_all_us(self, num_bytes: float, placement: Placement) -> float:
@@ -134,7 +140,7 @@ class NetworkModel:
 
     def _pair_bytes_per_s(self, placement: Placement) -> float:
         if self._link(placement) == "pcie":
-            return self.gpu.pcie_bytes_per_s * P2P_PCIE_RATIO
+            return self.gpu.pcie_bytes_per_s * PCIE_RING_RATIO
         if self.gpu.compute_capability == "7.0":  # one or two of six links join a pair of the cube mesh
             return self.intra_node.ring_bytes_per_s(2, "nvlink")
         return self.gpu.nvlink_bytes_per_s * P2P_NVLINK_RATIO

@@ -46,7 +46,10 @@ def write_profile(rows: pd.DataFrame, dropped: dict[str, int], output: Path) -> 
     Columns that an op kind does not have are null.
     """
     table = pa.Table.from_pandas(rows.reindex(columns=SCHEMA.names), schema=SCHEMA, preserve_index=False)
-    metadata = {"maya_schema_version": str(SCHEMA_VERSION), "maya_dropped": json.dumps(dropped, sort_keys=True)}
+    metadata = {
+        "maya_schema_version": str(SCHEMA_VERSION),
+        "maya_dropped": json.dumps(dropped, sort_keys=True),
+    }
     temporary = output.with_suffix(".tmp")
     output.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(table.replace_schema_metadata(metadata), temporary, compression="zstd")
@@ -67,6 +70,7 @@ def read_profile(path: Path) -> tuple[pd.DataFrame, dict[str, int]]:
     version = metadata.get(b"maya_schema_version", b"none").decode()
     if version != str(SCHEMA_VERSION) or table.schema.names != SCHEMA.names:
         raise EstimatorError(
-            f"{path} is a profile of schema {version}, this version reads {SCHEMA_VERSION}: run `maya ingest` again"
+            f"{path} is a profile of schema {version}, this version reads {SCHEMA_VERSION}: "
+            "run `maya ingest` again"
         )
     return table.to_pandas(), json.loads(metadata[b"maya_dropped"])

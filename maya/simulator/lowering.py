@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
 from maya.collate.job import Array, Job, RankTrace
 from maya.config.schema import ClusterConfig
@@ -61,6 +62,12 @@ def detail(trace: RankTrace, kind: str, column: str, rows: Array) -> Array:
     return table[column].reindex(rows).to_numpy()
 
 
+def rows_by_kind(trace: RankTrace) -> dict[str, Array]:
+    """Row numbers of each kind that occurs, kinds in the order of their first row."""
+    codes, kinds = pd.factorize(trace.ops["kind"])
+    return {str(kind): np.flatnonzero(codes == code) for code, kind in enumerate(kinds)}
+
+
 def lower_rank(trace: RankTrace, annotation: Annotation, cluster: ClusterConfig) -> RankColumns:
     """Columns of one rank.
 
@@ -74,9 +81,8 @@ def lower_rank(trace: RankTrace, annotation: Annotation, cluster: ClusterConfig)
             f"Rank {trace.rank} has {num_rows} operations but {len(annotation.duration_ns)} durations. "
             "Annotate the job again."
         )
-    kind = ops["kind"].to_numpy(dtype=object)
     flags = ops["flags"].to_numpy()
-    rows_of = {name: np.flatnonzero(kind == name) for name in dict.fromkeys(kind)}
+    rows_of = rows_by_kind(trace)
     unit = np.full(num_rows, UNIT["none"], dtype=np.uint8)
     host_wait = np.full(num_rows, HOST_WAIT["none"], dtype=np.uint8)
     call_us = np.zeros(num_rows)
@@ -142,7 +148,7 @@ def lower_rank(trace: RankTrace, annotation: Annotation, cluster: ClusterConfig)
     ):
         column[~is_workload] = value
 
-    threads, lane = np.unique(ops["thread"].to_numpy(), return_inverse=True)
+    lane, threads = pd.factorize(ops["thread"].to_numpy(), sort=True)
     needs_stream = (unit != UNIT["none"]) | (host_wait == HOST_WAIT["stream"])
     stream, stream_ids, stream_kind = _streams(trace, needs_stream)
     return RankColumns(
@@ -204,7 +210,7 @@ def _streams(trace: RankTrace, needs_stream: Array) -> tuple[Array, Array, Array
             f"Rank {trace.rank}, row {row}: {trace.ops['kind'].iloc[row]} names no stream. "
             "Collate the job again."
         )
-    ids, local = np.unique(of_trace[needs_stream], return_inverse=True)
+    local, ids = pd.factorize(of_trace[needs_stream], sort=True)
     stream = np.full(len(of_trace), -1, dtype=np.int32)
     stream[needs_stream] = local
     # PyTorch and NCCL create non-blocking streams only; one made before the steady part is taken as such.

@@ -20,6 +20,7 @@ from maya.simulator.lowering import (
     PEER_TO_PEER,
     UNIT,
     detail,
+    rows_by_kind,
 )
 from maya.simulator.simulate import RankTimes, Simulation
 
@@ -119,8 +120,8 @@ def timeline_rows(
     """Busy spans of one iteration for a picture.
 
     Columns: rank (int), lane (str, "thread 0" or "stream 7"), category (str: compute, communication, copy,
-    host), start_us and end_us (float, from the end of the iteration before). Neighbours in a lane of one category
-    that are at most ``merge_gap_us`` apart are one row.
+    host), start_us and end_us (float, from the end of the iteration before). Neighbours in a lane of one
+    category that are at most ``merge_gap_us`` apart are one row.
     """
     iteration = _iteration_number(simulation, iteration)
     begin_ns = int(simulation.iteration_end_ns[iteration - 1]) if iteration > 0 else 0
@@ -283,9 +284,7 @@ def _metadata(trace: RankTrace, threads: Array, streams: Array) -> Iterator[Json
 def _operation_names(job: Job, trace: RankTrace, annotation: Annotation) -> dict[int, str]:
     """Name of each device operation by row, close to what a profiler of a real GPU would show."""
     names: dict[int, str] = {}
-    kinds = trace.ops["kind"].to_numpy(dtype=object)
-    for kind in dict.fromkeys(kinds):
-        rows = np.flatnonzero(kinds == kind)
+    for kind, rows in rows_by_kind(trace).items():
         match kind:
             case "kernel" | "library_op":
                 texts = detail(trace, kind, "name", rows).tolist()

@@ -8,7 +8,7 @@ from maya.collate.job import Array, RankTrace
 from maya.config.schema import GpuConfig
 from maya.errors import SimulationError
 from maya.estimators.annotation import Annotation
-from maya.simulator.lowering import detail
+from maya.simulator.lowering import detail, rows_by_kind
 
 MATRIX_OP_KINDS = ("gemm", "attention", "conv")
 
@@ -26,7 +26,7 @@ def matrix_flops(trace: RankTrace, annotation: Annotation, is_measured: Array) -
     Attention that runs as a plain kernel shows no type; it counts with the type that has most of the others.
     """
     counted = is_measured & np.isin(annotation.op_kind, MATRIX_OP_KINDS) & (annotation.flops > 0)
-    kind = trace.ops["kind"].to_numpy(dtype=object)
+    rows_of = rows_by_kind(trace)
     flops: dict[str, float] = defaultdict(float)
     untyped = float(annotation.flops[counted].sum())
     for name, column, names in (
@@ -34,9 +34,9 @@ def matrix_flops(trace: RankTrace, annotation: Annotation, is_measured: Array) -
         ("conv", "dtype", CUDNN_TYPES),
         ("attention", "dtype", CUDNN_TYPES),
     ):
-        rows = np.flatnonzero(kind == name)
-        if len(rows) == 0:
+        if name not in rows_of:
             continue
+        rows = rows_of[name]
         codes = detail(trace, name, column, rows)
         is_tf32 = np.zeros(len(rows), dtype=bool)
         if name == "gemm":

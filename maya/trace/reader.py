@@ -30,8 +30,8 @@ class Trace:
     """Records of one process in the global order of its calls.
 
     ``kind``, ``thread``, ``flags``, ``gap_ns`` and ``row`` are aligned, one element a record; ``row`` is the
-    record's row in ``tables[name of its kind]`` (int64[rows, fields], absent where no record of the kind
-    has fields). Definitions of texts and threads are not among the records but in ``strings`` and ``threads``.
+    record's row in ``tables[name of its kind]`` (int64[rows, fields], absent where no record of the kind has
+    fields). Definitions of texts and threads are not among the records but in ``strings`` and ``threads``.
     """
 
     path: Path
@@ -54,7 +54,9 @@ class Trace:
     def fields(self, kind: str) -> np.ndarray:
         """int64[rows, fields] of a kind, with no rows where the kind does not occur."""
         table = self.tables.get(kind)
-        return np.empty((0, len(FIELDS[kind])), dtype=np.int64) if table is None else table
+        if table is None:
+            table = np.empty((len(self.positions(kind)), len(FIELDS[kind])), dtype=np.int64)
+        return table
 
     def column(self, kind: str, field: str) -> np.ndarray:
         """One field of all records of a kind, as recorded (texts as ids)."""
@@ -96,8 +98,8 @@ def read_trace(path: Path | str, allow_incomplete: bool = False) -> Trace:
     if not decoded["complete"] and not allow_incomplete:
         raise TraceError(
             f"Trace {path} is incomplete: it stops after record {decoded['num_records']} "
-            f"(byte offset {decoded['stop_offset']}) without an end record, as the file of a process that was "
-            "killed or a copy that was cut short does. Capture the job again."
+            f"(byte offset {decoded['stop_offset']}) without an end record, as the file of a process that "
+            "was killed or a copy that was cut short does. Capture the job again."
         )
     strings: dict[int, str] = decoded["strings"]
     by_id = np.full(max(strings, default=-1) + 1, "", dtype=object)

@@ -113,9 +113,7 @@ cudaError_t copy_rows(void* target, const void* source, const Rows& rows, cudaMe
                                is_pinned, is_blocking});
   }
   UntimedSection untimed;
-  if (is_host(to)) {
-    complete_pending_collectives();
-  } else if (bytes <= kPayloadLimitBytes) {
+  if (bytes <= kPayloadLimitBytes) {
     complete_pending_collectives(source, bytes);
     complete_pending_collectives(target, bytes);
   }

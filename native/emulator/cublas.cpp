@@ -29,6 +29,8 @@ struct Gemm {
   int64_t m, n, k, batch;
   cudaDataType type_a, type_b, type_c;
   cublasComputeType_t compute_type;
+  void* c = nullptr;  // null where the results lie at pointers in device memory
+  int64_t leading_dimension_c = 0, stride_c = 0;
 };
 
 // The math mode of a handle lets fp32 products run on tensor cores; the record says what will run.
@@ -44,10 +46,13 @@ cublasComputeType_t effective_compute_type(const cublasContext& handle, const Ge
 cublasStatus_t record_gemm(cublasHandle_t handle, const Gemm& gemm) {
   Call call;
   if (gemm.m == 0 || gemm.n == 0 || gemm.batch == 0) return CUBLAS_STATUS_SUCCESS;  // launches nothing
-  call.record(Kind::gemm,
-              {maya::stream_id(handle->stream), int64_t(maya::trace::GemmLibrary::cublas), gemm.m, gemm.n, gemm.k,
-               gemm.batch, gemm.trans_a, gemm.trans_b, gemm.type_a, gemm.type_b, gemm.type_c,
-               effective_compute_type(*handle, gemm), 0});
+  call.record(Kind::gemm, {maya::stream_id(handle->stream), int64_t(maya::trace::GemmLibrary::cublas), gemm.m,
+                           gemm.n, gemm.k, gemm.batch, gemm.trans_a, gemm.trans_b, gemm.type_a, gemm.type_b,
+                           gemm.type_c, effective_compute_type(*handle, gemm), 0});
+  if (gemm.c != nullptr) {
+    maya::zero_matrices(gemm.c, gemm.m, gemm.n, gemm.leading_dimension_c, gemm.batch, gemm.stride_c,
+                        gemm.type_c);
+  }
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -64,7 +69,11 @@ cublasStatus_t record_op(cublasHandle_t handle, const char* name, cudaDataType t
 cublasStatus_t record_dot(cublasHandle_t handle, const char* name, int64_t n, cudaDataType type, void* result,
                           cudaDataType result_type) {
   record_op(handle, name, type, 2 * n, 1, 2 * n);
-  if (handle->pointer_mode == CUBLAS_POINTER_MODE_HOST) std::memset(result, 0, maya::bytes_of(1, result_type));
+  if (handle->pointer_mode == CUBLAS_POINTER_MODE_HOST) {
+    std::memset(result, 0, maya::bytes_of(1, result_type));
+  } else {
+    maya::zero_result(result, maya::bytes_of(1, result_type));
+  }
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -107,7 +116,9 @@ cublasStatus_t cublasGetVersion_v2(cublasHandle_t, int* version) {
 
 cublasStatus_t cublasGetProperty(libraryPropertyType type, int* value) {
   MAYA_COUNT_CALL();
-  *value = type == MAJOR_VERSION ? CUBLAS_VER_MAJOR : type == MINOR_VERSION ? CUBLAS_VER_MINOR : CUBLAS_VER_PATCH;
+  *value = type == MAJOR_VERSION   ? CUBLAS_VER_MAJOR
+           : type == MINOR_VERSION ? CUBLAS_VER_MINOR
+                                   : CUBLAS_VER_PATCH;
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -188,55 +199,64 @@ const char* cublasGetStatusString(cublasStatus_t status) { return cublasGetStatu
 
 // Matrix products, column-major as given: C (m x n) = op(A) (m x k) op(B) (k x n).
 
-cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t trans_a, cublasOperation_t trans_b, int m, int n,
-                            int k, const void*, const void*, cudaDataType type_a, int, const void*,
-                            cudaDataType type_b, int, const void*, void*, cudaDataType type_c, int,
-                            cublasComputeType_t compute_type, cublasGemmAlgo_t) {
-  return record_gemm(handle, {trans_a, trans_b, m, n, k, 1, type_a, type_b, type_c, compute_type});
+cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t trans_a, cublasOperation_t trans_b,
+                            int m, int n, int k, const void*, const void*, cudaDataType type_a, int,
+                            const void*, cudaDataType type_b, int, const void*, void* c, cudaDataType type_c,
+                            int ldc, cublasComputeType_t compute_type, cublasGemmAlgo_t) {
+  return record_gemm(handle, {trans_a, trans_b, m, n, k, 1, type_a, type_b, type_c, compute_type, c, ldc});
 }
 
-cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation_t trans_a, cublasOperation_t trans_b,
-                                          int m, int n, int k, const void*, const void*, cudaDataType type_a, int,
-                                          long long int, const void*, cudaDataType type_b, int, long long int,
-                                          const void*, void*, cudaDataType type_c, int, long long int, int batch,
+cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation_t trans_a,
+                                          cublasOperation_t trans_b, int m, int n, int k, const void*,
+                                          const void*, cudaDataType type_a, int, long long int, const void*,
+                                          cudaDataType type_b, int, long long int, const void*, void* c,
+                                          cudaDataType type_c, int ldc, long long int stride_c, int batch,
                                           cublasComputeType_t compute_type, cublasGemmAlgo_t) {
+  return record_gemm(
+      handle, {trans_a, trans_b, m, n, k, batch, type_a, type_b, type_c, compute_type, c, ldc, stride_c});
+}
+
+cublasStatus_t cublasGemmBatchedEx(cublasHandle_t handle, cublasOperation_t trans_a,
+                                   cublasOperation_t trans_b, int m, int n, int k, const void*,
+                                   const void* const[], cudaDataType type_a, int, const void* const[],
+                                   cudaDataType type_b, int, const void*, void* const[], cudaDataType type_c,
+                                   int, int batch, cublasComputeType_t compute_type, cublasGemmAlgo_t) {
   return record_gemm(handle, {trans_a, trans_b, m, n, k, batch, type_a, type_b, type_c, compute_type});
 }
 
-cublasStatus_t cublasGemmBatchedEx(cublasHandle_t handle, cublasOperation_t trans_a, cublasOperation_t trans_b, int m,
-                                   int n, int k, const void*, const void* const[], cudaDataType type_a, int,
-                                   const void* const[], cudaDataType type_b, int, const void*, void* const[],
-                                   cudaDataType type_c, int, int batch, cublasComputeType_t compute_type,
-                                   cublasGemmAlgo_t) {
-  return record_gemm(handle, {trans_a, trans_b, m, n, k, batch, type_a, type_b, type_c, compute_type});
+cublasStatus_t cublasSgemmEx(cublasHandle_t handle, cublasOperation_t trans_a, cublasOperation_t trans_b,
+                             int m, int n, int k, const float*, const void*, cudaDataType type_a, int,
+                             const void*, cudaDataType type_b, int, const float*, void* c,
+                             cudaDataType type_c, int ldc) {
+  return record_gemm(handle,
+                     {trans_a, trans_b, m, n, k, 1, type_a, type_b, type_c, CUBLAS_COMPUTE_32F, c, ldc});
 }
 
-cublasStatus_t cublasSgemmEx(cublasHandle_t handle, cublasOperation_t trans_a, cublasOperation_t trans_b, int m,
-                             int n, int k, const float*, const void*, cudaDataType type_a, int, const void*,
-                             cudaDataType type_b, int, const float*, void*, cudaDataType type_c, int) {
-  return record_gemm(handle, {trans_a, trans_b, m, n, k, 1, type_a, type_b, type_c, CUBLAS_COMPUTE_32F});
-}
-
-#define MAYA_GEMM(single, batched, strided, Element, type, compute_type)                                            \
-  cublasStatus_t single(cublasHandle_t handle, cublasOperation_t trans_a, cublasOperation_t trans_b, int m, int n,   \
-                        int k, const Element*, const Element*, int, const Element*, int, const Element*, Element*,  \
-                        int) {                                                                                      \
-    return record_gemm(handle, {trans_a, trans_b, m, n, k, 1, type, type, type, compute_type});                     \
-  }                                                                                                                 \
-  cublasStatus_t batched(cublasHandle_t handle, cublasOperation_t trans_a, cublasOperation_t trans_b, int m, int n,  \
-                         int k, const Element*, const Element* const[], int, const Element* const[], int,           \
-                         const Element*, Element* const[], int, int batch) {                                        \
-    return record_gemm(handle, {trans_a, trans_b, m, n, k, batch, type, type, type, compute_type});                 \
-  }                                                                                                                 \
-  cublasStatus_t strided(cublasHandle_t handle, cublasOperation_t trans_a, cublasOperation_t trans_b, int m, int n,  \
-                         int k, const Element*, const Element*, int, long long int, const Element*, int,            \
-                         long long int, const Element*, Element*, int, long long int, int batch) {                  \
-    return record_gemm(handle, {trans_a, trans_b, m, n, k, batch, type, type, type, compute_type});                 \
+#define MAYA_GEMM(single, batched, strided, Element, type, compute_type)                                     \
+  cublasStatus_t single(cublasHandle_t handle, cublasOperation_t trans_a, cublasOperation_t trans_b, int m,  \
+                        int n, int k, const Element*, const Element*, int, const Element*, int,              \
+                        const Element*, Element* c, int ldc) {                                               \
+    return record_gemm(handle, {trans_a, trans_b, m, n, k, 1, type, type, type, compute_type, c, ldc});      \
+  }                                                                                                          \
+  cublasStatus_t batched(cublasHandle_t handle, cublasOperation_t trans_a, cublasOperation_t trans_b, int m, \
+                         int n, int k, const Element*, const Element* const[], int, const Element* const[],  \
+                         int, const Element*, Element* const[], int, int batch) {                            \
+    return record_gemm(handle, {trans_a, trans_b, m, n, k, batch, type, type, type, compute_type});          \
+  }                                                                                                          \
+  cublasStatus_t strided(cublasHandle_t handle, cublasOperation_t trans_a, cublasOperation_t trans_b, int m, \
+                         int n, int k, const Element*, const Element*, int, long long int, const Element*,   \
+                         int, long long int, const Element*, Element* c, int ldc, long long int stride_c,    \
+                         int batch) {                                                                        \
+    return record_gemm(                                                                                      \
+        handle, {trans_a, trans_b, m, n, k, batch, type, type, type, compute_type, c, ldc, stride_c});       \
   }
 MAYA_GEMM(cublasHgemm, cublasHgemmBatched, cublasHgemmStridedBatched, __half, CUDA_R_16F, CUBLAS_COMPUTE_16F)
-MAYA_GEMM(cublasSgemm_v2, cublasSgemmBatched, cublasSgemmStridedBatched, float, CUDA_R_32F, CUBLAS_COMPUTE_32F)
-MAYA_GEMM(cublasDgemm_v2, cublasDgemmBatched, cublasDgemmStridedBatched, double, CUDA_R_64F, CUBLAS_COMPUTE_64F)
-MAYA_GEMM(cublasCgemm_v2, cublasCgemmBatched, cublasCgemmStridedBatched, cuComplex, CUDA_C_32F, CUBLAS_COMPUTE_32F)
+MAYA_GEMM(cublasSgemm_v2, cublasSgemmBatched, cublasSgemmStridedBatched, float, CUDA_R_32F,
+          CUBLAS_COMPUTE_32F)
+MAYA_GEMM(cublasDgemm_v2, cublasDgemmBatched, cublasDgemmStridedBatched, double, CUDA_R_64F,
+          CUBLAS_COMPUTE_64F)
+MAYA_GEMM(cublasCgemm_v2, cublasCgemmBatched, cublasCgemmStridedBatched, cuComplex, CUDA_C_32F,
+          CUBLAS_COMPUTE_32F)
 MAYA_GEMM(cublasZgemm_v2, cublasZgemmBatched, cublasZgemmStridedBatched, cuDoubleComplex, CUDA_C_64F,
           CUBLAS_COMPUTE_64F)
 
@@ -247,9 +267,10 @@ cublasStatus_t cublasDotEx(cublasHandle_t handle, int n, const void*, cudaDataTy
   return record_dot(handle, __func__, n, type, result, result_type);
 }
 
-#define MAYA_DOT(function, Element, type)                                                                  \
-  cublasStatus_t function(cublasHandle_t handle, int n, const Element*, int, const Element*, int, Element* result) { \
-    return record_dot(handle, __func__, n, type, result, type);                                            \
+#define MAYA_DOT(function, Element, type)                                                         \
+  cublasStatus_t function(cublasHandle_t handle, int n, const Element*, int, const Element*, int, \
+                          Element* result) {                                                      \
+    return record_dot(handle, __func__, n, type, result, type);                                   \
   }
 MAYA_DOT(cublasSdot_v2, float, CUDA_R_32F)
 MAYA_DOT(cublasDdot_v2, double, CUDA_R_64F)
@@ -258,10 +279,10 @@ MAYA_DOT(cublasCdotc_v2, cuComplex, CUDA_C_32F)
 MAYA_DOT(cublasZdotu_v2, cuDoubleComplex, CUDA_C_64F)
 MAYA_DOT(cublasZdotc_v2, cuDoubleComplex, CUDA_C_64F)
 
-#define MAYA_GER(function, Element, type)                                                                          \
-  cublasStatus_t function(cublasHandle_t handle, int m, int n, const Element*, const Element*, int, const Element*, \
-                          int, Element*, int) {                                                                    \
-    return record_op(handle, __func__, type, int64_t(m) * n + m + n, int64_t(m) * n, 2 * int64_t(m) * n);          \
+#define MAYA_GER(function, Element, type)                                                                 \
+  cublasStatus_t function(cublasHandle_t handle, int m, int n, const Element*, const Element*, int,       \
+                          const Element*, int, Element*, int) {                                           \
+    return record_op(handle, __func__, type, int64_t(m) * n + m + n, int64_t(m) * n, 2 * int64_t(m) * n); \
   }
 MAYA_GER(cublasSger_v2, float, CUDA_R_32F)
 MAYA_GER(cublasDger_v2, double, CUDA_R_64F)
@@ -270,48 +291,50 @@ MAYA_GER(cublasCgerc_v2, cuComplex, CUDA_C_32F)
 MAYA_GER(cublasZgeru_v2, cuDoubleComplex, CUDA_C_64F)
 MAYA_GER(cublasZgerc_v2, cuDoubleComplex, CUDA_C_64F)
 
-#define MAYA_BLAS(P, Element, type)                                                                                  \
-  cublasStatus_t cublas##P##gemv_v2(cublasHandle_t handle, cublasOperation_t trans, int m, int n, const Element*,   \
-                                    const Element*, int, const Element*, int, const Element*, Element*, int) {      \
-    const int64_t inputs = trans == CUBLAS_OP_N ? n : m, outputs = trans == CUBLAS_OP_N ? m : n;                     \
-    return record_op(handle, __func__, type, inputs * outputs + inputs, outputs, 2 * inputs * outputs);             \
-  }                                                                                                                 \
-  cublasStatus_t cublas##P##trsm_v2(cublasHandle_t handle, cublasSideMode_t side, cublasFillMode_t,                 \
-                                    cublasOperation_t, cublasDiagType_t, int m, int n, const Element*,              \
-                                    const Element*, int, Element*, int) {                                           \
-    return record_trsm(handle, __func__, type, side, m, n, 1);                                                      \
-  }                                                                                                                 \
-  cublasStatus_t cublas##P##trsmBatched(cublasHandle_t handle, cublasSideMode_t side, cublasFillMode_t,             \
-                                        cublasOperation_t, cublasDiagType_t, int m, int n, const Element*,          \
-                                        const Element* const[], int, Element* const[], int, int batch) {            \
-    return record_trsm(handle, __func__, type, side, m, n, batch);                                                  \
-  }                                                                                                                 \
-  cublasStatus_t cublas##P##getrfBatched(cublasHandle_t handle, int n, Element* const[], int, int*, int*,           \
-                                         int batch) {                                                               \
-    const int64_t order = n;                                                                                        \
-    return record_op(handle, __func__, type, batch * order * order, batch * order * order,                         \
-                     batch * order * order * order * 2 / 3);                                                        \
-  }                                                                                                                 \
-  cublasStatus_t cublas##P##getrsBatched(cublasHandle_t handle, cublasOperation_t, int n, int num_columns,          \
-                                         const Element* const[], int, const int*, Element* const[], int, int* info, \
-                                         int batch) {                                                               \
-    const int64_t order = n;                                                                                        \
-    *info = 0;                                                                                                      \
-    return record_op(handle, __func__, type, batch * order * (order + num_columns), batch * order * num_columns,   \
-                     2 * batch * order * order * num_columns);                                                      \
-  }                                                                                                                 \
-  cublasStatus_t cublas##P##geqrfBatched(cublasHandle_t handle, int m, int n, Element* const[], int,                \
-                                         Element* const[], int* info, int batch) {                                  \
-    const int64_t elements = int64_t(batch) * m * n;                                                                \
-    *info = 0;                                                                                                      \
-    return record_op(handle, __func__, type, elements, elements, batch * geqrf_flops(m, n));                       \
-  }                                                                                                                 \
-  cublasStatus_t cublas##P##gelsBatched(cublasHandle_t handle, cublasOperation_t, int m, int n, int num_columns,    \
-                                        Element* const[], int, Element* const[], int, int* info, int*, int batch) { \
-    const int64_t elements = int64_t(batch) * m * (n + num_columns);                                                \
-    *info = 0;                                                                                                      \
-    return record_op(handle, __func__, type, elements, elements,                                                   \
-                     batch * (geqrf_flops(m, n) + 4 * int64_t(m) * n * num_columns));                               \
+#define MAYA_BLAS(P, Element, type)                                                                        \
+  cublasStatus_t cublas##P##gemv_v2(cublasHandle_t handle, cublasOperation_t trans, int m, int n,          \
+                                    const Element*, const Element*, int, const Element*, int,              \
+                                    const Element*, Element*, int) {                                       \
+    const int64_t inputs = trans == CUBLAS_OP_N ? n : m, outputs = trans == CUBLAS_OP_N ? m : n;           \
+    return record_op(handle, __func__, type, inputs * outputs + inputs, outputs, 2 * inputs * outputs);    \
+  }                                                                                                        \
+  cublasStatus_t cublas##P##trsm_v2(cublasHandle_t handle, cublasSideMode_t side, cublasFillMode_t,        \
+                                    cublasOperation_t, cublasDiagType_t, int m, int n, const Element*,     \
+                                    const Element*, int, Element*, int) {                                  \
+    return record_trsm(handle, __func__, type, side, m, n, 1);                                             \
+  }                                                                                                        \
+  cublasStatus_t cublas##P##trsmBatched(cublasHandle_t handle, cublasSideMode_t side, cublasFillMode_t,    \
+                                        cublasOperation_t, cublasDiagType_t, int m, int n, const Element*, \
+                                        const Element* const[], int, Element* const[], int, int batch) {   \
+    return record_trsm(handle, __func__, type, side, m, n, batch);                                         \
+  }                                                                                                        \
+  cublasStatus_t cublas##P##getrfBatched(cublasHandle_t handle, int n, Element* const[], int, int*, int*,  \
+                                         int batch) {                                                      \
+    const int64_t order = n;                                                                               \
+    return record_op(handle, __func__, type, batch * order * order, batch * order * order,                 \
+                     batch * order * order * order * 2 / 3);                                               \
+  }                                                                                                        \
+  cublasStatus_t cublas##P##getrsBatched(cublasHandle_t handle, cublasOperation_t, int n, int num_columns, \
+                                         const Element* const[], int, const int*, Element* const[], int,   \
+                                         int* info, int batch) {                                           \
+    const int64_t order = n;                                                                               \
+    *info = 0;                                                                                             \
+    return record_op(handle, __func__, type, batch * order * (order + num_columns),                        \
+                     batch * order * num_columns, 2 * batch * order * order * num_columns);                \
+  }                                                                                                        \
+  cublasStatus_t cublas##P##geqrfBatched(cublasHandle_t handle, int m, int n, Element* const[], int,       \
+                                         Element* const[], int* info, int batch) {                         \
+    const int64_t elements = int64_t(batch) * m * n;                                                       \
+    *info = 0;                                                                                             \
+    return record_op(handle, __func__, type, elements, elements, batch * geqrf_flops(m, n));               \
+  }                                                                                                        \
+  cublasStatus_t cublas##P##gelsBatched(cublasHandle_t handle, cublasOperation_t, int m, int n,            \
+                                        int num_columns, Element* const[], int, Element* const[], int,     \
+                                        int* info, int*, int batch) {                                      \
+    const int64_t elements = int64_t(batch) * m * (n + num_columns);                                       \
+    *info = 0;                                                                                             \
+    return record_op(handle, __func__, type, elements, elements,                                           \
+                     batch * (geqrf_flops(m, n) + 4 * int64_t(m) * n * num_columns));                      \
   }
 MAYA_BLAS(S, float, CUDA_R_32F)
 MAYA_BLAS(D, double, CUDA_R_64F)

@@ -63,10 +63,10 @@ constexpr Attribute kMatmulAttributes[] = {
     {CUBLASLT_MATMUL_DESC_FAST_ACCUM, 1},
 };
 constexpr Attribute kPreferenceAttributes[] = {
-    {CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, 8},    {CUBLASLT_MATMUL_PREF_IMPL_MASK, 8},
-    {CUBLASLT_MATMUL_PREF_SEARCH_MODE, 4},            {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, 4},
-    {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, 4},  {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, 4},
-    {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, 4},  {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, 4},
+    {CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, 8},   {CUBLASLT_MATMUL_PREF_IMPL_MASK, 8},
+    {CUBLASLT_MATMUL_PREF_SEARCH_MODE, 4},           {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, 4},
+    {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, 4}, {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, 4},
+    {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, 4}, {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, 4},
     {CUBLASLT_MATMUL_PREF_MAX_WAVES_COUNT, 4},
 };
 constexpr Attribute kAlgorithmAttributes[] = {
@@ -107,8 +107,8 @@ constexpr Slot find_slot(const Attribute (&attributes)[kCount], int number) {
 }
 
 template <size_t kCount>
-cublasStatus_t set_attribute(const Attribute (&attributes)[kCount], void* descriptor, int number, const void* value,
-                             size_t bytes, const char* function) {
+cublasStatus_t set_attribute(const Attribute (&attributes)[kCount], void* descriptor, int number,
+                             const void* value, size_t bytes, const char* function) {
   const Slot slot = find_slot(attributes, number);
   if (slot.bytes == 0) {
     maya::unemulated(function);
@@ -120,8 +120,8 @@ cublasStatus_t set_attribute(const Attribute (&attributes)[kCount], void* descri
 }
 
 template <size_t kCount>
-cublasStatus_t get_attribute(const Attribute (&attributes)[kCount], const void* descriptor, int number, void* value,
-                             size_t bytes, size_t* written, const char* function) {
+cublasStatus_t get_attribute(const Attribute (&attributes)[kCount], const void* descriptor, int number,
+                             void* value, size_t bytes, size_t* written, const char* function) {
   const Slot slot = find_slot(attributes, number);
   if (slot.bytes == 0) {
     maya::unemulated(function);
@@ -137,7 +137,8 @@ cublasStatus_t get_attribute(const Attribute (&attributes)[kCount], const void* 
 template <typename Value, size_t kCount>
 Value value_of(const Attribute (&attributes)[kCount], const void* descriptor, int number) {
   Value value;
-  std::memcpy(&value, static_cast<const char*>(descriptor) + find_slot(attributes, number).offset, sizeof(Value));
+  std::memcpy(&value, static_cast<const char*>(descriptor) + find_slot(attributes, number).offset,
+              sizeof(Value));
   return value;
 }
 
@@ -151,10 +152,14 @@ struct Layout {
       : type(value_of<int32_t>(kLayoutAttributes, layout, CUBLASLT_MATRIX_LAYOUT_TYPE)),
         rows(value_of<int64_t>(kLayoutAttributes, layout, CUBLASLT_MATRIX_LAYOUT_ROWS)),
         cols(value_of<int64_t>(kLayoutAttributes, layout, CUBLASLT_MATRIX_LAYOUT_COLS)),
-        batch(value_of<int32_t>(kLayoutAttributes, layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT)) {}
+        leading_dimension(value_of<int64_t>(kLayoutAttributes, layout, CUBLASLT_MATRIX_LAYOUT_LD)),
+        batch(value_of<int32_t>(kLayoutAttributes, layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT)),
+        batch_stride(
+            value_of<int64_t>(kLayoutAttributes, layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET)) {}
   int32_t type;
-  int64_t rows, cols;
+  int64_t rows, cols, leading_dimension;
   int32_t batch;
+  int64_t batch_stride;
 };
 
 }  // namespace
@@ -185,8 +190,9 @@ size_t cublasLtGetCudartVersion() {
 
 // Matrix layouts.
 
-cublasStatus_t cublasLtMatrixLayoutInit_internal(cublasLtMatrixLayout_t layout, size_t size, cudaDataType type,
-                                                 uint64_t rows, uint64_t cols, int64_t leading_dimension) {
+cublasStatus_t cublasLtMatrixLayoutInit_internal(cublasLtMatrixLayout_t layout, size_t size,
+                                                 cudaDataType type, uint64_t rows, uint64_t cols,
+                                                 int64_t leading_dimension) {
   if (size < sizeof(*layout)) return CUBLAS_STATUS_ALLOC_FAILED;
   *layout = {};
   set_value<int32_t>(kLayoutAttributes, layout, CUBLASLT_MATRIX_LAYOUT_TYPE, type);
@@ -217,8 +223,8 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
 }
 
 cublasStatus_t cublasLtMatrixLayoutGetAttribute(cublasLtMatrixLayout_t layout,
-                                                cublasLtMatrixLayoutAttribute_t attribute, void* value, size_t bytes,
-                                                size_t* written) {
+                                                cublasLtMatrixLayoutAttribute_t attribute, void* value,
+                                                size_t bytes, size_t* written) {
   return get_attribute(kLayoutAttributes, layout, attribute, value, bytes, written, __func__);
 }
 
@@ -250,13 +256,15 @@ cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t matmul) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t matmul, cublasLtMatmulDescAttributes_t attribute,
-                                              const void* value, size_t bytes) {
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t matmul,
+                                              cublasLtMatmulDescAttributes_t attribute, const void* value,
+                                              size_t bytes) {
   return set_attribute(kMatmulAttributes, matmul, attribute, value, bytes, __func__);
 }
 
-cublasStatus_t cublasLtMatmulDescGetAttribute(cublasLtMatmulDesc_t matmul, cublasLtMatmulDescAttributes_t attribute,
-                                              void* value, size_t bytes, size_t* written) {
+cublasStatus_t cublasLtMatmulDescGetAttribute(cublasLtMatmulDesc_t matmul,
+                                              cublasLtMatmulDescAttributes_t attribute, void* value,
+                                              size_t bytes, size_t* written) {
   return get_attribute(kMatmulAttributes, matmul, attribute, value, bytes, written, __func__);
 }
 
@@ -287,15 +295,16 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
 }
 
 cublasStatus_t cublasLtMatmulPreferenceGetAttribute(cublasLtMatmulPreference_t preference,
-                                                    cublasLtMatmulPreferenceAttributes_t attribute, void* value,
-                                                    size_t bytes, size_t* written) {
+                                                    cublasLtMatmulPreferenceAttributes_t attribute,
+                                                    void* value, size_t bytes, size_t* written) {
   return get_attribute(kPreferenceAttributes, preference, attribute, value, bytes, written, __func__);
 }
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t,
-                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
-                                              cublasLtMatmulPreference_t, int requested,
-                                              cublasLtMatmulHeuristicResult_t results[], int* returned) {
+                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                              cublasLtMatrixLayout_t, cublasLtMatmulPreference_t,
+                                              int requested, cublasLtMatmulHeuristicResult_t results[],
+                                              int* returned) {
   MAYA_COUNT_CALL();
   if (requested <= 0) return CUBLAS_STATUS_INVALID_VALUE;
   results[0] = {};
@@ -306,8 +315,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
 }
 
 cublasStatus_t cublasLtMatmulAlgoGetIds(cublasLtHandle_t, cublasComputeType_t, cudaDataType_t, cudaDataType_t,
-                                        cudaDataType_t, cudaDataType_t, cudaDataType_t, int requested, int ids[],
-                                        int* returned) {
+                                        cudaDataType_t, cudaDataType_t, cudaDataType_t, int requested,
+                                        int ids[], int* returned) {
   MAYA_COUNT_CALL();
   if (requested <= 0) return CUBLAS_STATUS_INVALID_VALUE;
   ids[0] = 0;
@@ -341,14 +350,14 @@ cublasStatus_t cublasLtMatmulAlgoConfigSetAttribute(cublasLtMatmulAlgo_t* algori
 }
 
 cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* algorithm,
-                                                    cublasLtMatmulAlgoConfigAttributes_t attribute, void* value,
-                                                    size_t bytes, size_t* written) {
+                                                    cublasLtMatmulAlgoConfigAttributes_t attribute,
+                                                    void* value, size_t bytes, size_t* written) {
   return get_attribute(kAlgorithmAttributes, algorithm, attribute, value, bytes, written, __func__);
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t matmul, const void*, const void*,
                               cublasLtMatrixLayout_t layout_a, const void*, cublasLtMatrixLayout_t layout_b,
-                              const void*, const void*, cublasLtMatrixLayout_t, void*,
+                              const void*, const void*, cublasLtMatrixLayout_t, void* result,
                               cublasLtMatrixLayout_t layout_d, const cublasLtMatmulAlgo_t*, void*, size_t,
                               cudaStream_t stream) {
   Call call;
@@ -357,10 +366,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t matmul, con
     return value_of<int32_t>(kMatmulAttributes, matmul, attribute);
   };
   const int32_t trans_a = desc_value(CUBLASLT_MATMUL_DESC_TRANSA);
-  call.record(Kind::gemm, {maya::stream_id(stream), int64_t(maya::trace::GemmLibrary::cublaslt), d.rows, d.cols,
-                           trans_a == CUBLAS_OP_N ? a.cols : a.rows, d.batch, trans_a,
-                           desc_value(CUBLASLT_MATMUL_DESC_TRANSB), a.type, b.type, d.type,
-                           desc_value(CUBLASLT_MATMUL_DESC_COMPUTE_TYPE), desc_value(CUBLASLT_MATMUL_DESC_EPILOGUE)});
+  call.record(Kind::gemm,
+              {maya::stream_id(stream), int64_t(maya::trace::GemmLibrary::cublaslt), d.rows, d.cols,
+               trans_a == CUBLAS_OP_N ? a.cols : a.rows, d.batch, trans_a,
+               desc_value(CUBLASLT_MATMUL_DESC_TRANSB), a.type, b.type, d.type,
+               desc_value(CUBLASLT_MATMUL_DESC_COMPUTE_TYPE), desc_value(CUBLASLT_MATMUL_DESC_EPILOGUE)});
+  maya::zero_matrices(result, d.rows, d.cols, d.leading_dimension, d.batch, d.batch_stride,
+                      cudaDataType(d.type));
   return CUBLAS_STATUS_SUCCESS;
 }
 

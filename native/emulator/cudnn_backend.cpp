@@ -22,7 +22,9 @@ struct Handle {
   std::shared_ptr<BackendDescriptor> contents;
 };
 
-BackendDescriptor& contents(cudnnBackendDescriptor_t handle) { return *static_cast<Handle*>(handle)->contents; }
+BackendDescriptor& contents(cudnnBackendDescriptor_t handle) {
+  return *static_cast<Handle*>(handle)->contents;
+}
 
 constexpr int64_t kTensorCoreEngine = 0, kPlainEngine = 1;  // global indices
 
@@ -123,8 +125,8 @@ struct Reader {
 };
 
 // Attributes that cuDNN computes. The workspace of an engine is not modelled: 0 bytes.
-bool read_computed(const BackendDescriptor& descriptor, cudnnBackendAttributeName_t name, const Reader& reader,
-                   cudnnStatus_t& status) {
+bool read_computed(const BackendDescriptor& descriptor, cudnnBackendAttributeName_t name,
+                   const Reader& reader, cudnnStatus_t& status) {
   switch (name) {
     case CUDNN_ATTR_ENGINEHEUR_RESULTS:
       status = reader.descriptors(heuristic_results(descriptor));
@@ -170,7 +172,8 @@ bool read_computed(const BackendDescriptor& descriptor, cudnnBackendAttributeNam
 
 extern "C" {
 
-cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type, cudnnBackendDescriptor_t* descriptor) {
+cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type,
+                                           cudnnBackendDescriptor_t* descriptor) {
   MAYA_COUNT_CALL();
   *descriptor = new Handle{make_descriptor(type)};
   return CUDNN_STATUS_SUCCESS;
@@ -206,9 +209,9 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor, cudn
   return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnBackendGetAttribute(const cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
-                                       cudnnBackendAttributeType_t type, int64_t requested, int64_t* count,
-                                       void* array) {
+cudnnStatus_t cudnnBackendGetAttribute(const cudnnBackendDescriptor_t descriptor,
+                                       cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                                       int64_t requested, int64_t* count, void* array) {
   MAYA_COUNT_CALL();
   const BackendDescriptor& source = contents(descriptor);
   const Reader reader{type, requested, count, array};
@@ -239,7 +242,8 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
   return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t) {
+cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
+                                  cudnnBackendDescriptor_t) {
   Call call;
   for (maya::PlannedRecord& record : contents(plan).records) {
     record.fields[0] = maya::stream_id(handle->stream);

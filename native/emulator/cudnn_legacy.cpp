@@ -56,19 +56,26 @@ int64_t num_elements(const std::vector<int>& dims) {
 // Filters have a layout instead of strides; only the channel stride matters here.
 maya::ConvolutionShape::Tensor filter_tensor(const cudnnFilterStruct& filter) {
   std::vector<int64_t> strides(filter.dims.size(), 0);
-  strides[1] = filter.format == CUDNN_TENSOR_NHWC ? 1 : num_elements({filter.dims.begin() + 2, filter.dims.end()});
+  strides[1] =
+      filter.format == CUDNN_TENSOR_NHWC ? 1 : num_elements({filter.dims.begin() + 2, filter.dims.end()});
   return {widened(filter.dims), strides};
 }
 
 cudnnStatus_t record_convolution(cudnnHandle_t handle, Pass pass, const cudnnTensorStruct& x,
                                  const cudnnFilterStruct& w, const cudnnTensorStruct& y,
                                  const cudnnConvolutionStruct& convolution, int64_t fused_ops) {
-  const bool uses_tf32 = x.type == CUDNN_DATA_FLOAT && convolution.math_type != CUDNN_FMA_MATH &&
-                         maya::gpu().compute_major >= 8;
-  maya::PlannedRecord record = maya::convolution_record(
-      {pass, x.type, uses_tf32 ? maya::trace::kTensorFloat32 : int64_t(convolution.compute_type),
-       {widened(x.dims), widened(x.strides)}, filter_tensor(w), {widened(y.dims), widened(y.strides)},
-       widened(convolution.stride), widened(convolution.dilation), fused_ops});
+  const bool uses_tf32 =
+      x.type == CUDNN_DATA_FLOAT && convolution.math_type != CUDNN_FMA_MATH && maya::gpu().compute_major >= 8;
+  maya::PlannedRecord record =
+      maya::convolution_record({pass,
+                                x.type,
+                                uses_tf32 ? maya::trace::kTensorFloat32 : int64_t(convolution.compute_type),
+                                {widened(x.dims), widened(x.strides)},
+                                filter_tensor(w),
+                                {widened(y.dims), widened(y.strides)},
+                                widened(convolution.stride),
+                                widened(convolution.dilation),
+                                fused_ops});
   Call call;
   record.fields[0] = maya::stream_id(handle->stream);
   call.record(record.kind, record.fields.data(), static_cast<int>(record.fields.size()));
@@ -156,8 +163,12 @@ cudnnStatus_t cudnnGetStream(cudnnHandle_t handle, cudaStream_t* stream) {
 
 // Descriptors.
 
-cudnnStatus_t cudnnCreateTensorDescriptor(cudnnTensorDescriptor_t* tensor) { return maya::create_descriptor(tensor); }
-cudnnStatus_t cudnnDestroyTensorDescriptor(cudnnTensorDescriptor_t tensor) { return maya::destroy_descriptor(tensor); }
+cudnnStatus_t cudnnCreateTensorDescriptor(cudnnTensorDescriptor_t* tensor) {
+  return maya::create_descriptor(tensor);
+}
+cudnnStatus_t cudnnDestroyTensorDescriptor(cudnnTensorDescriptor_t tensor) {
+  return maya::destroy_descriptor(tensor);
+}
 
 cudnnStatus_t cudnnSetTensorNdDescriptor(cudnnTensorDescriptor_t tensor, cudnnDataType_t type, int num_dims,
                                          const int dims[], const int strides[]) {
@@ -165,8 +176,8 @@ cudnnStatus_t cudnnSetTensorNdDescriptor(cudnnTensorDescriptor_t tensor, cudnnDa
   return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnGetTensorNdDescriptor(const cudnnTensorDescriptor_t tensor, int requested, cudnnDataType_t* type,
-                                         int* num_dims, int dims[], int strides[]) {
+cudnnStatus_t cudnnGetTensorNdDescriptor(const cudnnTensorDescriptor_t tensor, int requested,
+                                         cudnnDataType_t* type, int* num_dims, int dims[], int strides[]) {
   *type = tensor->type;
   *num_dims = static_cast<int>(tensor->dims.size());
   for (int i = 0; i < requested && i < *num_dims; ++i) {
@@ -176,8 +187,12 @@ cudnnStatus_t cudnnGetTensorNdDescriptor(const cudnnTensorDescriptor_t tensor, i
   return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnCreateFilterDescriptor(cudnnFilterDescriptor_t* filter) { return maya::create_descriptor(filter); }
-cudnnStatus_t cudnnDestroyFilterDescriptor(cudnnFilterDescriptor_t filter) { return maya::destroy_descriptor(filter); }
+cudnnStatus_t cudnnCreateFilterDescriptor(cudnnFilterDescriptor_t* filter) {
+  return maya::create_descriptor(filter);
+}
+cudnnStatus_t cudnnDestroyFilterDescriptor(cudnnFilterDescriptor_t filter) {
+  return maya::destroy_descriptor(filter);
+}
 
 cudnnStatus_t cudnnSetFilterNdDescriptor(cudnnFilterDescriptor_t filter, cudnnDataType_t type,
                                          cudnnTensorFormat_t format, int num_dims, const int dims[]) {
@@ -185,8 +200,9 @@ cudnnStatus_t cudnnSetFilterNdDescriptor(cudnnFilterDescriptor_t filter, cudnnDa
   return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnGetFilterNdDescriptor(const cudnnFilterDescriptor_t filter, int requested, cudnnDataType_t* type,
-                                         cudnnTensorFormat_t* format, int* num_dims, int dims[]) {
+cudnnStatus_t cudnnGetFilterNdDescriptor(const cudnnFilterDescriptor_t filter, int requested,
+                                         cudnnDataType_t* type, cudnnTensorFormat_t* format, int* num_dims,
+                                         int dims[]) {
   *type = filter->type;
   *format = filter->format;
   *num_dims = static_cast<int>(filter->dims.size());
@@ -227,27 +243,31 @@ cudnnStatus_t cudnnSetConvolutionGroupCount(cudnnConvolutionDescriptor_t convolu
   convolution->groups = groups;
   return CUDNN_STATUS_SUCCESS;
 }
-cudnnStatus_t cudnnSetConvolutionMathType(cudnnConvolutionDescriptor_t convolution, cudnnMathType_t math_type) {
+cudnnStatus_t cudnnSetConvolutionMathType(cudnnConvolutionDescriptor_t convolution,
+                                          cudnnMathType_t math_type) {
   convolution->math_type = math_type;
   return CUDNN_STATUS_SUCCESS;
 }
 
 cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t handle, const void*, const cudnnTensorDescriptor_t x,
                                       const void*, const cudnnFilterDescriptor_t w, const void*,
-                                      const cudnnConvolutionDescriptor_t convolution, cudnnConvolutionFwdAlgo_t,
-                                      void*, size_t, const void*, const cudnnTensorDescriptor_t y, void*) {
+                                      const cudnnConvolutionDescriptor_t convolution,
+                                      cudnnConvolutionFwdAlgo_t, void*, size_t, const void*,
+                                      const cudnnTensorDescriptor_t y, void*) {
   return record_convolution(handle, Pass::forward, *x, *w, *y, *convolution, 0);
 }
 
 cudnnStatus_t cudnnConvolutionBiasActivationForward(
-    cudnnHandle_t handle, const void*, const cudnnTensorDescriptor_t x, const void*, const cudnnFilterDescriptor_t w,
-    const void*, const cudnnConvolutionDescriptor_t convolution, cudnnConvolutionFwdAlgo_t, void*, size_t,
-    const void* alpha2, const cudnnTensorDescriptor_t, const void*, const cudnnTensorDescriptor_t, const void*,
-    const cudnnActivationDescriptor_t activation, const cudnnTensorDescriptor_t y, void*) {
+    cudnnHandle_t handle, const void*, const cudnnTensorDescriptor_t x, const void*,
+    const cudnnFilterDescriptor_t w, const void*, const cudnnConvolutionDescriptor_t convolution,
+    cudnnConvolutionFwdAlgo_t, void*, size_t, const void* alpha2, const cudnnTensorDescriptor_t, const void*,
+    const cudnnTensorDescriptor_t, const void*, const cudnnActivationDescriptor_t activation,
+    const cudnnTensorDescriptor_t y, void*) {
   int64_t fused_ops = maya::trace::kFusedBias;
   if (activation->mode != CUDNN_ACTIVATION_IDENTITY) fused_ops |= maya::trace::kFusedActivation;
   // alpha2 scales z; the scale is a float for all types but double, and zero has the same first bytes.
-  if (float scale; std::memcpy(&scale, alpha2, sizeof(scale)), scale != 0) fused_ops |= maya::trace::kFusedResidual;
+  if (float scale; std::memcpy(&scale, alpha2, sizeof(scale)), scale != 0)
+    fused_ops |= maya::trace::kFusedResidual;
   return record_convolution(handle, Pass::forward, *x, *w, *y, *convolution, fused_ops);
 }
 
@@ -259,8 +279,9 @@ cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t handle, const void*, co
   return record_convolution(handle, Pass::backward_data, *dx, *w, *dy, *convolution, 0);
 }
 
-cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t handle, const void*, const cudnnTensorDescriptor_t x,
-                                             const void*, const cudnnTensorDescriptor_t dy, const void*,
+cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t handle, const void*,
+                                             const cudnnTensorDescriptor_t x, const void*,
+                                             const cudnnTensorDescriptor_t dy, const void*,
                                              const cudnnConvolutionDescriptor_t convolution,
                                              cudnnConvolutionBwdFilterAlgo_t, void*, size_t, const void*,
                                              const cudnnFilterDescriptor_t dw, void*) {
@@ -283,45 +304,41 @@ cudnnStatus_t cudnnGetConvolutionBackwardDataAlgorithm_v7(cudnnHandle_t, const c
                                                           const cudnnTensorDescriptor_t,
                                                           const cudnnConvolutionDescriptor_t convolution,
                                                           const cudnnTensorDescriptor_t, const int requested,
-                                                          int* returned, cudnnConvolutionBwdDataAlgoPerf_t* results) {
+                                                          int* returned,
+                                                          cudnnConvolutionBwdDataAlgoPerf_t* results) {
   MAYA_COUNT_CALL();
   return only_algorithm(MAYA_BACKWARD_DATA_ALGORITHM, *convolution, requested, returned, results);
 }
 cudnnStatus_t cudnnGetConvolutionBackwardFilterAlgorithm_v7(cudnnHandle_t, const cudnnTensorDescriptor_t,
                                                             const cudnnTensorDescriptor_t,
                                                             const cudnnConvolutionDescriptor_t convolution,
-                                                            const cudnnFilterDescriptor_t, const int requested,
-                                                            int* returned,
+                                                            const cudnnFilterDescriptor_t,
+                                                            const int requested, int* returned,
                                                             cudnnConvolutionBwdFilterAlgoPerf_t* results) {
   MAYA_COUNT_CALL();
   return only_algorithm(MAYA_BACKWARD_FILTER_ALGORITHM, *convolution, requested, returned, results);
 }
 
-cudnnStatus_t cudnnFindConvolutionForwardAlgorithmEx(cudnnHandle_t, const cudnnTensorDescriptor_t, const void*,
-                                                     const cudnnFilterDescriptor_t, const void*,
+cudnnStatus_t cudnnFindConvolutionForwardAlgorithmEx(cudnnHandle_t, const cudnnTensorDescriptor_t,
+                                                     const void*, const cudnnFilterDescriptor_t, const void*,
                                                      const cudnnConvolutionDescriptor_t convolution,
-                                                     const cudnnTensorDescriptor_t, void*, const int requested,
-                                                     int* returned, cudnnConvolutionFwdAlgoPerf_t* results, void*,
-                                                     size_t) {
+                                                     const cudnnTensorDescriptor_t, void*,
+                                                     const int requested, int* returned,
+                                                     cudnnConvolutionFwdAlgoPerf_t* results, void*, size_t) {
   MAYA_COUNT_CALL();
   return only_algorithm(MAYA_FORWARD_ALGORITHM, *convolution, requested, returned, results);
 }
-cudnnStatus_t cudnnFindConvolutionBackwardDataAlgorithmEx(cudnnHandle_t, const cudnnFilterDescriptor_t, const void*,
-                                                          const cudnnTensorDescriptor_t, const void*,
-                                                          const cudnnConvolutionDescriptor_t convolution,
-                                                          const cudnnTensorDescriptor_t, void*, const int requested,
-                                                          int* returned, cudnnConvolutionBwdDataAlgoPerf_t* results,
-                                                          void*, size_t) {
+cudnnStatus_t cudnnFindConvolutionBackwardDataAlgorithmEx(
+    cudnnHandle_t, const cudnnFilterDescriptor_t, const void*, const cudnnTensorDescriptor_t, const void*,
+    const cudnnConvolutionDescriptor_t convolution, const cudnnTensorDescriptor_t, void*, const int requested,
+    int* returned, cudnnConvolutionBwdDataAlgoPerf_t* results, void*, size_t) {
   MAYA_COUNT_CALL();
   return only_algorithm(MAYA_BACKWARD_DATA_ALGORITHM, *convolution, requested, returned, results);
 }
-cudnnStatus_t cudnnFindConvolutionBackwardFilterAlgorithmEx(cudnnHandle_t, const cudnnTensorDescriptor_t,
-                                                            const void*, const cudnnTensorDescriptor_t, const void*,
-                                                            const cudnnConvolutionDescriptor_t convolution,
-                                                            const cudnnFilterDescriptor_t, void*,
-                                                            const int requested, int* returned,
-                                                            cudnnConvolutionBwdFilterAlgoPerf_t* results, void*,
-                                                            size_t) {
+cudnnStatus_t cudnnFindConvolutionBackwardFilterAlgorithmEx(
+    cudnnHandle_t, const cudnnTensorDescriptor_t, const void*, const cudnnTensorDescriptor_t, const void*,
+    const cudnnConvolutionDescriptor_t convolution, const cudnnFilterDescriptor_t, void*, const int requested,
+    int* returned, cudnnConvolutionBwdFilterAlgoPerf_t* results, void*, size_t) {
   MAYA_COUNT_CALL();
   return only_algorithm(MAYA_BACKWARD_FILTER_ALGORITHM, *convolution, requested, returned, results);
 }
@@ -329,8 +346,8 @@ cudnnStatus_t cudnnFindConvolutionBackwardFilterAlgorithmEx(cudnnHandle_t, const
 cudnnStatus_t cudnnGetConvolutionForwardWorkspaceSize(cudnnHandle_t, const cudnnTensorDescriptor_t,
                                                       const cudnnFilterDescriptor_t,
                                                       const cudnnConvolutionDescriptor_t,
-                                                      const cudnnTensorDescriptor_t, cudnnConvolutionFwdAlgo_t,
-                                                      size_t* bytes) {
+                                                      const cudnnTensorDescriptor_t,
+                                                      cudnnConvolutionFwdAlgo_t, size_t* bytes) {
   return no_bytes(bytes);
 }
 cudnnStatus_t cudnnGetConvolutionBackwardDataWorkspaceSize(cudnnHandle_t, const cudnnFilterDescriptor_t,
@@ -353,16 +370,18 @@ cudnnStatus_t cudnnGetConvolutionBackwardFilterWorkspaceSize(cudnnHandle_t, cons
 cudnnStatus_t cudnnBatchNormalizationForwardTrainingEx(
     cudnnHandle_t handle, cudnnBatchNormMode_t, cudnnBatchNormOps_t, const void*, const void*,
     const cudnnTensorDescriptor_t x, const void*, const cudnnTensorDescriptor_t z, const void*,
-    const cudnnTensorDescriptor_t y, void*, const cudnnTensorDescriptor_t parameters, const void*, const void*, double,
-    void* running_mean, void*, double, void*, void*, cudnnActivationDescriptor_t, void*, size_t, void*, size_t) {
-  const int64_t statistics = parameters->num_bytes() * (running_mean == nullptr ? 2 : 4);  // with the saved ones
+    const cudnnTensorDescriptor_t y, void*, const cudnnTensorDescriptor_t parameters, const void*,
+    const void*, double, void* running_mean, void*, double, void*, void*, cudnnActivationDescriptor_t, void*,
+    size_t, void*, size_t) {
+  const int64_t statistics =
+      parameters->num_bytes() * (running_mean == nullptr ? 2 : 4);  // with the saved ones
   return record(handle, __func__, x->type,
                 {x->num_bytes() + optional_bytes(z) + statistics, y->num_bytes() + statistics});
 }
 
 cudnnStatus_t cudnnBatchNormalizationForwardInference(cudnnHandle_t handle, cudnnBatchNormMode_t, const void*,
-                                                      const void*, const cudnnTensorDescriptor_t x, const void*,
-                                                      const cudnnTensorDescriptor_t y, void*,
+                                                      const void*, const cudnnTensorDescriptor_t x,
+                                                      const void*, const cudnnTensorDescriptor_t y, void*,
                                                       const cudnnTensorDescriptor_t parameters, const void*,
                                                       const void*, const void*, const void*, double) {
   return record(handle, __func__, x->type, {x->num_bytes() + 4 * parameters->num_bytes(), y->num_bytes()});
@@ -372,8 +391,9 @@ cudnnStatus_t cudnnBatchNormalizationBackwardEx(
     cudnnHandle_t handle, cudnnBatchNormMode_t, cudnnBatchNormOps_t, const void*, const void*, const void*,
     const void*, const cudnnTensorDescriptor_t x, const void*, const cudnnTensorDescriptor_t y, const void*,
     const cudnnTensorDescriptor_t dy, const void*, const cudnnTensorDescriptor_t dz, void*,
-    const cudnnTensorDescriptor_t dx, void*, const cudnnTensorDescriptor_t parameters, const void*, const void*,
-    void*, void*, double, const void*, const void*, cudnnActivationDescriptor_t, void*, size_t, void*, size_t) {
+    const cudnnTensorDescriptor_t dx, void*, const cudnnTensorDescriptor_t parameters, const void*,
+    const void*, void*, void*, double, const void*, const void*, cudnnActivationDescriptor_t, void*, size_t,
+    void*, size_t) {
   return record(handle, __func__, x->type,
                 {x->num_bytes() + optional_bytes(y) + dy->num_bytes() + 4 * parameters->num_bytes(),
                  dx->num_bytes() + optional_bytes(dz) + 2 * parameters->num_bytes()});
@@ -388,13 +408,15 @@ cudnnStatus_t cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(
 cudnnStatus_t cudnnGetBatchNormalizationBackwardExWorkspaceSize(
     cudnnHandle_t, cudnnBatchNormMode_t, cudnnBatchNormOps_t, const cudnnTensorDescriptor_t,
     const cudnnTensorDescriptor_t, const cudnnTensorDescriptor_t, const cudnnTensorDescriptor_t,
-    const cudnnTensorDescriptor_t, const cudnnTensorDescriptor_t, const cudnnActivationDescriptor_t, size_t* bytes) {
+    const cudnnTensorDescriptor_t, const cudnnTensorDescriptor_t, const cudnnActivationDescriptor_t,
+    size_t* bytes) {
   return no_bytes(bytes);
 }
 cudnnStatus_t cudnnGetBatchNormalizationTrainingExReserveSpaceSize(cudnnHandle_t, cudnnBatchNormMode_t,
                                                                    cudnnBatchNormOps_t,
                                                                    const cudnnActivationDescriptor_t,
-                                                                   const cudnnTensorDescriptor_t, size_t* bytes) {
+                                                                   const cudnnTensorDescriptor_t,
+                                                                   size_t* bytes) {
   return no_bytes(bytes);
 }
 
@@ -406,8 +428,9 @@ cudnnStatus_t cudnnCreatePoolingDescriptor(cudnnPoolingDescriptor_t* pooling) {
 cudnnStatus_t cudnnDestroyPoolingDescriptor(cudnnPoolingDescriptor_t pooling) {
   return maya::destroy_descriptor(pooling);
 }
-cudnnStatus_t cudnnSetPooling2dDescriptor(cudnnPoolingDescriptor_t pooling, cudnnPoolingMode_t, cudnnNanPropagation_t,
-                                          int window_height, int window_width, int, int, int, int) {
+cudnnStatus_t cudnnSetPooling2dDescriptor(cudnnPoolingDescriptor_t pooling, cudnnPoolingMode_t,
+                                          cudnnNanPropagation_t, int window_height, int window_width, int,
+                                          int, int, int) {
   *pooling = {window_height, window_width};
   return CUDNN_STATUS_SUCCESS;
 }
@@ -419,8 +442,12 @@ cudnnStatus_t cudnnPoolingForward(cudnnHandle_t handle, const cudnnPoolingDescri
 
 // CTC loss.
 
-cudnnStatus_t cudnnCreateCTCLossDescriptor(cudnnCTCLossDescriptor_t* loss) { return maya::create_descriptor(loss); }
-cudnnStatus_t cudnnDestroyCTCLossDescriptor(cudnnCTCLossDescriptor_t loss) { return maya::destroy_descriptor(loss); }
+cudnnStatus_t cudnnCreateCTCLossDescriptor(cudnnCTCLossDescriptor_t* loss) {
+  return maya::create_descriptor(loss);
+}
+cudnnStatus_t cudnnDestroyCTCLossDescriptor(cudnnCTCLossDescriptor_t loss) {
+  return maya::destroy_descriptor(loss);
+}
 cudnnStatus_t cudnnSetCTCLossDescriptorEx(cudnnCTCLossDescriptor_t loss, cudnnDataType_t compute_type,
                                           cudnnLossNormalizationMode_t, cudnnNanPropagation_t) {
   loss->compute_type = compute_type;
@@ -442,13 +469,14 @@ cudnnStatus_t cudnnGetCTCLossWorkspaceSize_v8(cudnnHandle_t, cudnnCTCLossAlgo_t,
   return no_bytes(bytes);
 }
 cudnnStatus_t cudnnCTCLoss(cudnnHandle_t handle, const cudnnTensorDescriptor_t probabilities, const void*,
-                           const int*, const int*, const int*, void*, const cudnnTensorDescriptor_t gradients, void*,
-                           cudnnCTCLossAlgo_t, cudnnCTCLossDescriptor_t, void*, size_t) {
+                           const int*, const int*, const int*, void*, const cudnnTensorDescriptor_t gradients,
+                           void*, cudnnCTCLossAlgo_t, cudnnCTCLossDescriptor_t, void*, size_t) {
   return record(handle, __func__, probabilities->type, {probabilities->num_bytes(), gradients->num_bytes()});
 }
 cudnnStatus_t cudnnCTCLoss_v8(cudnnHandle_t handle, cudnnCTCLossAlgo_t, cudnnCTCLossDescriptor_t,
-                              const cudnnTensorDescriptor_t probabilities, const void*, const int*, const int*,
-                              const int*, void*, const cudnnTensorDescriptor_t gradients, void*, size_t, void*) {
+                              const cudnnTensorDescriptor_t probabilities, const void*, const int*,
+                              const int*, const int*, void*, const cudnnTensorDescriptor_t gradients, void*,
+                              size_t, void*) {
   return record(handle, __func__, probabilities->type, {probabilities->num_bytes(), gradients->num_bytes()});
 }
 
@@ -461,32 +489,34 @@ cudnnStatus_t cudnnDestroySpatialTransformerDescriptor(cudnnSpatialTransformerDe
   return maya::destroy_descriptor(transformer);
 }
 cudnnStatus_t cudnnSetSpatialTransformerNdDescriptor(cudnnSpatialTransformerDescriptor_t transformer,
-                                                     cudnnSamplerType_t, cudnnDataType_t type, const int num_dims,
-                                                     const int dims[]) {
+                                                     cudnnSamplerType_t, cudnnDataType_t type,
+                                                     const int num_dims, const int dims[]) {
   *transformer = {type, {dims, dims + num_dims}};
   return CUDNN_STATUS_SUCCESS;
 }
 
 cudnnStatus_t cudnnSpatialTfGridGeneratorForward(cudnnHandle_t handle,
-                                                 const cudnnSpatialTransformerDescriptor_t transformer, const void*,
-                                                 void*) {
+                                                 const cudnnSpatialTransformerDescriptor_t transformer,
+                                                 const void*, void*) {
   return record(handle, __func__, transformer->type, {0, grid_bytes(*transformer)});
 }
 cudnnStatus_t cudnnSpatialTfGridGeneratorBackward(cudnnHandle_t handle,
-                                                  const cudnnSpatialTransformerDescriptor_t transformer, const void*,
-                                                  void*) {
+                                                  const cudnnSpatialTransformerDescriptor_t transformer,
+                                                  const void*, void*) {
   return record(handle, __func__, transformer->type, {grid_bytes(*transformer), 0});
 }
-cudnnStatus_t cudnnSpatialTfSamplerForward(cudnnHandle_t handle, cudnnSpatialTransformerDescriptor_t transformer,
-                                           const void*, const cudnnTensorDescriptor_t x, const void*, const void*,
+cudnnStatus_t cudnnSpatialTfSamplerForward(cudnnHandle_t handle,
+                                           cudnnSpatialTransformerDescriptor_t transformer, const void*,
+                                           const cudnnTensorDescriptor_t x, const void*, const void*,
                                            const void*, cudnnTensorDescriptor_t y, void*) {
   return record(handle, __func__, x->type, {x->num_bytes() + grid_bytes(*transformer), y->num_bytes()});
 }
-cudnnStatus_t cudnnSpatialTfSamplerBackward(cudnnHandle_t handle, cudnnSpatialTransformerDescriptor_t transformer,
-                                            const void*, const cudnnTensorDescriptor_t x, const void*, const void*,
+cudnnStatus_t cudnnSpatialTfSamplerBackward(cudnnHandle_t handle,
+                                            cudnnSpatialTransformerDescriptor_t transformer, const void*,
+                                            const cudnnTensorDescriptor_t x, const void*, const void*,
                                             const cudnnTensorDescriptor_t dx, void*, const void*,
-                                            const cudnnTensorDescriptor_t dy, const void*, const void*, const void*,
-                                            void*) {
+                                            const cudnnTensorDescriptor_t dy, const void*, const void*,
+                                            const void*, void*) {
   const int64_t grid = grid_bytes(*transformer);
   return record(handle, __func__, x->type, {x->num_bytes() + dy->num_bytes() + grid, dx->num_bytes() + grid});
 }

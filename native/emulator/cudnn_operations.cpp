@@ -175,7 +175,8 @@ bool is_channels_last(const ConvolutionShape& shape) {
 
 // Spatial sizes as (depth, height, width); missing leading ones are `fallback`.
 struct Spatial {
-  Spatial(const std::vector<int64_t>& values, size_t skip, int64_t fallback) : d(fallback), h(fallback), w(fallback) {
+  Spatial(const std::vector<int64_t>& values, size_t skip, int64_t fallback)
+      : d(fallback), h(fallback), w(fallback) {
     const size_t num_dims = values.size() - skip;
     if (num_dims >= 1) w = values[values.size() - 1];
     if (num_dims >= 2) h = values[values.size() - 2];
@@ -183,6 +184,14 @@ struct Spatial {
   }
   int64_t d, h, w;
 };
+
+// A factor is a float or a double; it is 1 where it is not set.
+bool is_zero(const Descriptor& operation, int name) {
+  const Descriptor::Attribute* attribute = operation.find(name);
+  if (attribute == nullptr) return false;
+  return attribute->type == CUDNN_TYPE_DOUBLE ? operation.value(name, 1.0) == 0
+                                              : operation.value(name, 1.0f) == 0;
+}
 
 int64_t fused_operations(const std::vector<std::shared_ptr<Descriptor>>& operations) {
   int64_t fused = 0;
@@ -194,6 +203,8 @@ int64_t fused_operations(const std::vector<std::shared_ptr<Descriptor>>& operati
     }
     const cudnnPointwiseMode_t mode = pointwise_mode(*operation);
     if (mode == CUDNN_POINTWISE_ADD) {
+      // PyTorch describes a convolution with bias and activation as one with a residual times 0.
+      if (is_zero(*operation, CUDNN_ATTR_OPERATION_POINTWISE_ALPHA2)) continue;
       const Tensor x = tensor(*operation, CUDNN_ATTR_OPERATION_POINTWISE_XDESC);
       const Tensor addend = tensor(*operation, CUDNN_ATTR_OPERATION_POINTWISE_BDESC);
       const bool is_per_channel = addend.num_elements() < x.num_elements();
@@ -216,7 +227,11 @@ PlannedRecord convolution_record(const Descriptor& operation,
   const int64_t compute_type =
       uses_tf32 ? trace::kTensorFloat32
                 : int64_t(convolution.value(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_DATA_FLOAT));
-  return maya::convolution_record({names.pass, x.type, compute_type, {x.dims, x.strides}, {w.dims, w.strides},
+  return maya::convolution_record({names.pass,
+                                   x.type,
+                                   compute_type,
+                                   {x.dims, x.strides},
+                                   {w.dims, w.strides},
                                    {y.dims, y.strides},
                                    convolution.integers(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES),
                                    convolution.integers(CUDNN_ATTR_CONVOLUTION_DILATIONS),
@@ -230,7 +245,8 @@ struct MaskAndDropout {
 };
 
 // A band mask, or in older descriptions row index >= column index, bounds what a query attends to.
-void find_mask_and_dropout(const std::vector<std::shared_ptr<Descriptor>>& operations, MaskAndDropout& found) {
+void find_mask_and_dropout(const std::vector<std::shared_ptr<Descriptor>>& operations,
+                           MaskAndDropout& found) {
   for (const auto& operation : operations) {
     switch (operation->type) {
       case CUDNN_BACKEND_OPERATION_DIAGONAL_BAND_MASK_DESCRIPTOR:
@@ -279,14 +295,15 @@ PlannedRecord attention_record(const AttentionShape& shape,
 AttentionShape shape_from_qkv(trace::Pass pass, const Tensor& q, const Tensor& k, const Tensor& v) {
   // K may come with its last two dimensions exchanged, as the first product takes it.
   const bool is_transposed = k.dims[3] != q.dims[3];
-  return {pass, q.type, q.dims[0], q.dims[1], k.dims[1], q.dims[2], k.dims[is_transposed ? 3 : 2], q.dims[3],
-          v.dims[3]};
+  return {pass,      q.type,   q.dims[0], q.dims[1], k.dims[1], q.dims[2], k.dims[is_transposed ? 3 : 2],
+          q.dims[3], v.dims[3]};
 }
 
 // The products of an attention: S = Q K^T and O = P V forward, S, dP = dO V^T and three more backward.
 // Both operands of S and dP are given tensors (virtual only where they are dequantised or loaded from
 // pages); the others have P, dS or their transposes as left operand.
-bool find_composite_attention(const std::vector<std::shared_ptr<Descriptor>>& operations, AttentionShape& shape) {
+bool find_composite_attention(const std::vector<std::shared_ptr<Descriptor>>& operations,
+                              AttentionShape& shape) {
   std::vector<const Descriptor*> products;
   bool has_softmax = false;
   for (const auto& operation : operations) {
@@ -308,7 +325,13 @@ bool find_composite_attention(const std::vector<std::shared_ptr<Descriptor>>& op
     if (!is_forward && !left.is_virtual && !right.is_virtual) head_dim_v = left.dims[3];
   }
   shape = {is_forward ? trace::Pass::forward : trace::Pass::backward_data,
-           q.type, q.dims[0], q.dims[1], k_transposed.dims[1], q.dims[2], k_transposed.dims[3], q.dims[3],
+           q.type,
+           q.dims[0],
+           q.dims[1],
+           k_transposed.dims[1],
+           q.dims[2],
+           k_transposed.dims[3],
+           q.dims[3],
            head_dim_v};
   return true;
 }
@@ -322,9 +345,10 @@ bool find_attention(const std::vector<std::shared_ptr<Descriptor>>& operations, 
       return true;
     }
     if (operation->type == CUDNN_BACKEND_OPERATION_SDPA_BWD_DESCRIPTOR) {
-      shape = shape_from_qkv(trace::Pass::backward_data, tensor(*operation, CUDNN_ATTR_OPERATION_SDPA_BWD_QDESC),
-                             tensor(*operation, CUDNN_ATTR_OPERATION_SDPA_BWD_KDESC),
-                             tensor(*operation, CUDNN_ATTR_OPERATION_SDPA_BWD_VDESC));
+      shape =
+          shape_from_qkv(trace::Pass::backward_data, tensor(*operation, CUDNN_ATTR_OPERATION_SDPA_BWD_QDESC),
+                         tensor(*operation, CUDNN_ATTR_OPERATION_SDPA_BWD_KDESC),
+                         tensor(*operation, CUDNN_ATTR_OPERATION_SDPA_BWD_VDESC));
       return true;
     }
   }
@@ -345,8 +369,8 @@ PlannedRecord named_record(const std::vector<std::shared_ptr<Descriptor>>& opera
         const Tensor tensor(*descriptor);
         if (tensor.is_virtual || tensor.is_by_value) continue;
         if (read_bytes.empty() && written_bytes.empty()) type = tensor.type;
-        const bool is_output = std::find(std::begin(kOutputs), std::end(kOutputs), attribute.name) !=
-                               std::end(kOutputs);
+        const bool is_output =
+            std::find(std::begin(kOutputs), std::end(kOutputs), attribute.name) != std::end(kOutputs);
         (is_output ? written_bytes : read_bytes)[tensor.id] = tensor.num_bytes();
       }
     }
@@ -365,12 +389,33 @@ PlannedRecord named_record(const std::vector<std::shared_ptr<Descriptor>>& opera
 
 PlannedRecord convolution_record(const ConvolutionShape& shape) {
   const std::vector<int64_t>&x = shape.input.dims, &w = shape.filter.dims, &y = shape.output.dims;
-  const Spatial in(x, 2, 1), kernel(w, 2, 1), out(y, 2, 1), stride(shape.stride, 0, 1), dilation(shape.dilation, 0, 1);
+  const Spatial in(x, 2, 1), kernel(w, 2, 1), out(y, 2, 1), stride(shape.stride, 0, 1),
+      dilation(shape.dilation, 0, 1);
   const int64_t groups = x[1] / w[1];
   return {Kind::conv,
-          {0, int64_t(shape.pass), shape.type, shape.compute_type, x[0], x[1], y[1], groups, in.d, in.h, in.w,
-           kernel.d, kernel.h, kernel.w, out.d, out.h, out.w, stride.h, stride.w, dilation.h, dilation.w,
-           is_channels_last(shape), shape.fused_ops},
+          {0,
+           int64_t(shape.pass),
+           shape.type,
+           shape.compute_type,
+           x[0],
+           x[1],
+           y[1],
+           groups,
+           in.d,
+           in.h,
+           in.w,
+           kernel.d,
+           kernel.h,
+           kernel.w,
+           out.d,
+           out.h,
+           out.w,
+           stride.h,
+           stride.w,
+           dilation.h,
+           dilation.w,
+           is_channels_last(shape),
+           shape.fused_ops},
           ""};
 }
 

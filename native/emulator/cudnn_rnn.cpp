@@ -84,8 +84,8 @@ cudnnStatus_t record_pass(cudnnHandle_t handle, const char* name, const cudnnRNN
   const int64_t weights = static_cast<int64_t>(weight_bytes), reserve = static_cast<int64_t>(reserve_bytes);
   Call call;
   maya::record_library_op(call, handle->stream, name, rnn.type,
-                          {states + (writes_weights ? reserve : weights), writes_weights ? weights : states + reserve,
-                           forward_flops(rnn, x.num_steps)});
+                          {states + (writes_weights ? reserve : weights),
+                           writes_weights ? weights : states + reserve, forward_flops(rnn, x.num_steps)});
   return CUDNN_STATUS_SUCCESS;
 }
 
@@ -109,8 +109,9 @@ cudnnStatus_t cudnnDropoutGetStatesSize(cudnnHandle_t, size_t* bytes) {
   return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnSetDropoutDescriptor(cudnnDropoutDescriptor_t dropout, cudnnHandle_t handle, float probability,
-                                        void* states, size_t state_bytes, unsigned long long) {
+cudnnStatus_t cudnnSetDropoutDescriptor(cudnnDropoutDescriptor_t dropout, cudnnHandle_t handle,
+                                        float probability, void* states, size_t state_bytes,
+                                        unsigned long long) {
   dropout->probability = probability;
   if (states == nullptr) return CUDNN_STATUS_SUCCESS;
   Call call;
@@ -118,8 +119,8 @@ cudnnStatus_t cudnnSetDropoutDescriptor(cudnnDropoutDescriptor_t dropout, cudnnH
   return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnRestoreDropoutDescriptor(cudnnDropoutDescriptor_t dropout, cudnnHandle_t, float probability, void*,
-                                            size_t, unsigned long long) {
+cudnnStatus_t cudnnRestoreDropoutDescriptor(cudnnDropoutDescriptor_t dropout, cudnnHandle_t,
+                                            float probability, void*, size_t, unsigned long long) {
   MAYA_COUNT_CALL();
   dropout->probability = probability;
   return CUDNN_STATUS_SUCCESS;
@@ -131,18 +132,24 @@ cudnnStatus_t cudnnCreateRNNDescriptor(cudnnRNNDescriptor_t* rnn) { return maya:
 cudnnStatus_t cudnnDestroyRNNDescriptor(cudnnRNNDescriptor_t rnn) { return maya::destroy_descriptor(rnn); }
 cudnnStatus_t cudnnSetRNNDescriptor_v8(cudnnRNNDescriptor_t rnn, cudnnRNNAlgo_t, cudnnRNNMode_t mode,
                                        cudnnRNNBiasMode_t bias_mode, cudnnDirectionMode_t direction_mode,
-                                       cudnnRNNInputMode_t, cudnnDataType_t type, cudnnDataType_t, cudnnMathType_t,
-                                       int32_t input_size, int32_t hidden_size, int32_t projection_size,
-                                       int32_t num_layers, cudnnDropoutDescriptor_t, uint32_t) {
+                                       cudnnRNNInputMode_t, cudnnDataType_t type, cudnnDataType_t,
+                                       cudnnMathType_t, int32_t input_size, int32_t hidden_size,
+                                       int32_t projection_size, int32_t num_layers, cudnnDropoutDescriptor_t,
+                                       uint32_t) {
   MAYA_COUNT_CALL();
   *rnn = {mode, bias_mode, direction_mode, type, input_size, hidden_size, projection_size, num_layers};
   return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnCreateRNNDataDescriptor(cudnnRNNDataDescriptor_t* data) { return maya::create_descriptor(data); }
-cudnnStatus_t cudnnDestroyRNNDataDescriptor(cudnnRNNDataDescriptor_t data) { return maya::destroy_descriptor(data); }
-cudnnStatus_t cudnnSetRNNDataDescriptor(cudnnRNNDataDescriptor_t data, cudnnDataType_t type, cudnnRNNDataLayout_t,
-                                        int max_length, int batch, int vector_size, const int lengths[], void*) {
+cudnnStatus_t cudnnCreateRNNDataDescriptor(cudnnRNNDataDescriptor_t* data) {
+  return maya::create_descriptor(data);
+}
+cudnnStatus_t cudnnDestroyRNNDataDescriptor(cudnnRNNDataDescriptor_t data) {
+  return maya::destroy_descriptor(data);
+}
+cudnnStatus_t cudnnSetRNNDataDescriptor(cudnnRNNDataDescriptor_t data, cudnnDataType_t type,
+                                        cudnnRNNDataLayout_t, int max_length, int batch, int vector_size,
+                                        const int lengths[], void*) {
   *data = {type, max_length, batch, vector_size, 0};
   for (int i = 0; i < batch; ++i) data->num_steps += lengths[i];
   return CUDNN_STATUS_SUCCESS;
@@ -159,29 +166,34 @@ cudnnStatus_t cudnnGetRNNWeightSpaceSize(cudnnHandle_t, cudnnRNNDescriptor_t rnn
 // What the backward pass needs of the forward one: all gates, the cell and the hidden state of every
 // step; the workspace holds the products of one layer's inputs with the input matrices.
 cudnnStatus_t cudnnGetRNNTempSpaceSizes(cudnnHandle_t, cudnnRNNDescriptor_t rnn, cudnnForwardMode_t mode,
-                                        cudnnRNNDataDescriptor_t x, size_t* workspace_bytes, size_t* reserve_bytes) {
+                                        cudnnRNNDataDescriptor_t x, size_t* workspace_bytes,
+                                        size_t* reserve_bytes) {
   MAYA_COUNT_CALL();
   const int64_t states = x->max_length * x->batch * rnn->hidden_size;
   if (workspace_bytes != nullptr) {
     *workspace_bytes = maya::bytes_of(states * rnn->num_gates() * rnn->num_directions(), rnn->type);
   }
   if (reserve_bytes != nullptr) {
-    *reserve_bytes = mode == CUDNN_FWD_MODE_TRAINING
-                         ? maya::bytes_of(states * (rnn->num_gates() + 2) * num_pseudo_layers(*rnn), rnn->type)
-                         : 0;
+    *reserve_bytes =
+        mode == CUDNN_FWD_MODE_TRAINING
+            ? maya::bytes_of(states * (rnn->num_gates() + 2) * num_pseudo_layers(*rnn), rnn->type)
+            : 0;
   }
   return CUDNN_STATUS_SUCCESS;
 }
 
 cudnnStatus_t cudnnGetRNNWeightParams(cudnnHandle_t, cudnnRNNDescriptor_t rnn, int32_t pseudo_layer, size_t,
                                       const void* weight_space, int32_t id, cudnnTensorDescriptor_t matrix,
-                                      void** matrix_address, cudnnTensorDescriptor_t bias, void** bias_address) {
+                                      void** matrix_address, cudnnTensorDescriptor_t bias,
+                                      void** bias_address) {
   if (pseudo_layer < 0 || pseudo_layer >= num_pseudo_layers(*rnn)) return CUDNN_STATUS_BAD_PARAM;
   int64_t layer_offset = 0;
-  for (int32_t layer = 0; layer < pseudo_layer; ++layer) layer_offset += LayerWeights(*rnn, layer).num_elements();
+  for (int32_t layer = 0; layer < pseudo_layer; ++layer)
+    layer_offset += LayerWeights(*rnn, layer).num_elements();
   const LayerWeights weights(*rnn, pseudo_layer);
   const auto address = [&](int64_t offset) {
-    return static_cast<char*>(const_cast<void*>(weight_space)) + maya::bytes_of(layer_offset + offset, rnn->type);
+    return static_cast<char*>(const_cast<void*>(weight_space)) +
+           maya::bytes_of(layer_offset + offset, rnn->type);
   };
   if (matrix != nullptr) {
     if (id < 2 * weights.gates) {
@@ -201,18 +213,20 @@ cudnnStatus_t cudnnGetRNNWeightParams(cudnnHandle_t, cudnnRNNDescriptor_t rnn, i
 
 // Passes.
 
-cudnnStatus_t cudnnRNNForward(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, cudnnForwardMode_t, const int32_t*,
-                              cudnnRNNDataDescriptor_t x, const void*, cudnnRNNDataDescriptor_t y, void*,
-                              cudnnTensorDescriptor_t, const void*, void*, cudnnTensorDescriptor_t, const void*,
-                              void*, size_t weight_bytes, const void*, size_t, void*, size_t reserve_bytes, void*) {
+cudnnStatus_t cudnnRNNForward(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, cudnnForwardMode_t,
+                              const int32_t*, cudnnRNNDataDescriptor_t x, const void*,
+                              cudnnRNNDataDescriptor_t y, void*, cudnnTensorDescriptor_t, const void*, void*,
+                              cudnnTensorDescriptor_t, const void*, void*, size_t weight_bytes, const void*,
+                              size_t, void*, size_t reserve_bytes, void*) {
   return record_pass(handle, __func__, *rnn, *x, *y, weight_bytes, reserve_bytes, false);
 }
 
 cudnnStatus_t cudnnRNNBackwardData_v8(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, const int32_t*,
                                       cudnnRNNDataDescriptor_t y, const void*, const void*,
                                       cudnnRNNDataDescriptor_t x, void*, cudnnTensorDescriptor_t, const void*,
-                                      const void*, void*, cudnnTensorDescriptor_t, const void*, const void*, void*,
-                                      size_t weight_bytes, const void*, size_t, void*, size_t reserve_bytes, void*) {
+                                      const void*, void*, cudnnTensorDescriptor_t, const void*, const void*,
+                                      void*, size_t weight_bytes, const void*, size_t, void*,
+                                      size_t reserve_bytes, void*) {
   return record_pass(handle, __func__, *rnn, *x, *y, weight_bytes, reserve_bytes, false);
 }
 

@@ -1,9 +1,11 @@
 // What the emulated devices are: MAYA_GPU, MAYA_NUM_DEVICES and CUDA_VISIBLE_DEVICES.
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <string>

@@ -141,7 +141,7 @@ bool contains(const std::vector<CUgraphNode>& nodes, CUgraphNode node) {
 
 // Every fork has to come back to the origin: all tails of side streams are behind the origin's tail.
 bool all_joined(const Capture& capture) {
-  std::vector<CUgraphNode> pending = capture.origin->capture_tail, seen;
+  std::vector<CUgraphNode> pending = capture.origin->capture_tail;
   std::unordered_map<CUgraphNode, bool> reached;
   while (!pending.empty()) {
     CUgraphNode node = pending.back();

@@ -1,5 +1,6 @@
 // Host functions of streams: run once, in call order, on a thread of their own.
 #include <condition_variable>
+#include <atomic>
 #include <deque>
 #include <mutex>
 #include <thread>

@@ -7,6 +7,7 @@
 #include <library_types.h>
 
 #include <cstdint>
+#include <cstring>
 
 #include "device.h"
 #include "recorder.h"
@@ -129,8 +130,36 @@ struct Work {
 
 inline void record_library_op(Call& call, cudaStream_t stream, const char* name, cudnnDataType_t type,
                               const Work& work) {
-  call.record(Kind::library_op, {stream_id(stream), intern(name), type, work.read_bytes, work.written_bytes,
-                                 work.flops});
+  call.record(Kind::library_op,
+              {stream_id(stream), intern(name), type, work.read_bytes, work.written_bytes, work.flops});
+}
+
+// Results of computations read as zero. A small result may lie where the program has put a payload
+// before (an info code, a loss), so it is written; larger ones are not read back by programs.
+inline void zero_result(void* result, int64_t num_bytes) {
+  if (num_bytes <= 0 || num_bytes > int64_t(kPayloadLimitBytes)) return;
+  const Allocation allocation = find_allocation(result);
+  if (allocation.space == Space::unknown) return;
+  const auto begin = reinterpret_cast<uintptr_t>(result);
+  if (begin + num_bytes <= allocation.address + allocation.bytes) std::memset(result, 0, num_bytes);
+}
+
+// The same for column-major matrices, of which only the columns are written.
+inline void zero_matrices(void* result, int64_t rows, int64_t cols, int64_t leading_dimension, int64_t batch,
+                          int64_t batch_stride, cudaDataType type) {
+  const int64_t column_bytes = bytes_of(rows, type);
+  if (column_bytes * cols * batch > int64_t(kPayloadLimitBytes)) return;
+  const bool is_contiguous = leading_dimension == rows;
+  for (int64_t i = 0; i < batch; ++i) {
+    char* matrix = static_cast<char*>(result) + bytes_of(i * batch_stride, type);
+    if (is_contiguous) {
+      zero_result(matrix, column_bytes * cols);
+    } else {
+      for (int64_t j = 0; j < cols; ++j) {
+        zero_result(matrix + bytes_of(j * leading_dimension, type), column_bytes);
+      }
+    }
+  }
 }
 
 // A complex multiply-add is 4 real multiplications and 4 additions instead of 1 and 1.

@@ -288,7 +288,7 @@ cudaError_t cudaIpcOpenMemHandle(void** address, cudaIpcMemHandle_t handle, unsi
   MAYA_COUNT_CALL();
   int64_t fields[3];
   memcpy(fields, &handle, sizeof(fields));
-  if (fields[0] == getpid()) return runtime_result(cudaErrorInvalidContext);  // documented for the exporter itself
+  if (fields[0] == getpid()) return runtime_result(cudaErrorDeviceUninitialized);  // the exporter itself cannot open it
   maya::AllocationEntry entry;
   *address = maya::map_pages(static_cast<size_t>(fields[2]), true);
   if (*address == nullptr) return runtime_result(cudaErrorMapBufferObjectFailed);

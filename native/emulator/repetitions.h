@@ -1,6 +1,7 @@
 // How often the newest period of a sequence has repeated.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 

@@ -71,13 +71,8 @@ def _wrap_split_group(c10d: Any, session: Session) -> None:
 
 
 def split_color(ranks: Sequence[int]) -> int:
-    """The colour that ``ProcessGroupNCCL::split`` derives from the ranks (in the parent) of a group.
+    """The colour that ``ProcessGroupNCCL::split`` gives to a group of these ranks in the parent: the smallest.
 
-    Source: genNcclSplitColor in torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp.
+    Seen in the colours that PyTorch 2.14 hands to ncclCommSplit.
     """
-    combined = 0
-    for rank in ranks:
-        combined ^= (rank + 0x9E3779B9 + (combined << 6) + (combined >> 2)) & (2**64 - 1)
-        combined &= 2**64 - 1
-    signed = combined - 2**64 if combined >= 2**63 else combined
-    return abs(signed) % (2**31 - 1)
+    return min(ranks)

@@ -36,7 +36,7 @@ class _Finder(importlib.abc.MetaPathFinder):
             spec = find(fullname, path, target) if find else None
             if spec is not None and spec.loader is not None:
                 spec.loader = _Loader(spec.loader, self._callback)
-                return spec  # type: ignore[no-any-return]
+                return spec
         return None
 
 

@@ -1,5 +1,6 @@
 """Finding the iterations of a training program, and ending it after those asked for."""
 
+import functools
 import sys
 import threading
 import time
@@ -93,19 +94,20 @@ def _count_optimizers(torch: ModuleType, counter: IterationCounter) -> None:
     optimizer_class = torch.optim.Optimizer
     initialise = optimizer_class.__init__
 
+    @functools.wraps(initialise)
     def counted(self: object, *args: object, **kwargs: object) -> None:
         counter.num_optimizers += 1
         initialise(self, *args, **kwargs)
 
-    counted.__wrapped__ = initialise  # type: ignore[attr-defined]
     optimizer_class.__init__ = counted
 
 
 def _watch_repetitions(counter: IterationCounter, session: Session) -> None:
     """Ends a program that has no optimizer of PyTorch once its device operations repeat often enough.
 
-    Repetition has to grow between two looks, as the loops that initialise a model repeat as well, but not for
-    long. A program that has an optimizer repeats before its first step too (micro-batches), and is left alone.
+    Repetition has to grow between two looks, as the loops that initialise a model repeat as well, but not
+    for long. A program that has an optimizer repeats before its first step too, for each micro-batch, and is
+    left alone.
     """
     wanted = session.warmup_iterations + 1 + session.iterations
     previous = 0

@@ -45,8 +45,7 @@ def _call_as_main(body: Callable[[], None]) -> int:
 
 
 def _without_own_frames(traceback: types.TracebackType | None) -> types.TracebackType | None:
-    own = {__file__, runpy.__file__, "<frozen runpy>"}
-    while traceback is not None and traceback.tb_frame.f_code.co_filename in own:
+    while traceback is not None and traceback.tb_frame.f_code.co_filename == __file__:
         traceback = traceback.tb_next
     return traceback
 
@@ -54,6 +53,7 @@ def _without_own_frames(traceback: types.TracebackType | None) -> types.Tracebac
 def _run_script(path: str, arguments: list[str]) -> None:
     sys.argv = [path, *arguments]
     sys.path.insert(0, str(Path(path).resolve().parent))
+    path = f"{Path.cwd()}/{path}" if not Path(path).is_absolute() else path  # not normalised, as in Python
     loader = importlib.machinery.SourceFileLoader("__main__", path)
     try:
         code = loader.source_to_code(loader.get_data(path), path)

@@ -102,7 +102,7 @@ class Answers:
 
 
 def answer_for_absent_ranks(torch: ModuleType, session: Session) -> None:
-    """Replaces all stores, CPU groups and rooted object exchanges of ``torch.distributed`` that need a peer."""
+    """Replaces what needs a peer in ``torch.distributed``: stores, CPU groups, exchanges of objects."""
     distributed = torch.distributed
     rendezvous = sys.modules["torch.distributed.rendezvous"]  # the attribute of this name is its function
     store_class = _make_store_class(distributed, session)
@@ -123,7 +123,7 @@ def _make_store_class(distributed: Any, session: Session) -> type:
     answers = Answers(session)  # one for all stores: they would be clients of one server
     made: list[Any] = []
 
-    class SoloStore(distributed.Store):  # type: ignore[misc, name-defined]
+    class SoloStore(distributed.Store):
         """Stands for TCPStore and FileStore; PyTorch's C++ calls these methods through PrefixStore."""
 
         def __init__(

@@ -1,8 +1,8 @@
 """A process that has imported PyTorch already and forks one rank per request.
 
-It talks over a socket in lines of JSON. Requests ``{"number", "kind", "name", "arguments", "set", "log"}`` come
-in; ``{"ready": true}``, ``{"started": number, "process_id"}`` and ``{"ended": number, "exit_code"}`` go out. It
-never initialises CUDA, as a forked child could not use it then.
+It talks over a socket in lines of JSON. In come requests ``{"number", "kind", "name", "arguments", "set",
+"log"}``, out go ``{"ready": true}``, ``{"started": number, "process_id"}`` and ``{"ended": number,
+"exit_code"}``. It never initialises CUDA, as a forked child could not use it then.
 """
 
 import contextlib

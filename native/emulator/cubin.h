@@ -1,0 +1,20 @@
+// Kernels of a cubin (an ELF file of device code): attributes and parameter sizes.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace maya {
+
+struct CubinKernel {
+  int num_registers = 0;
+  int static_shared_bytes = 0;
+  std::vector<int> parameter_bytes;  // in order
+};
+
+// Empty when `image` is no 64-bit ELF file (PTX, a fat binary).
+std::map<std::string, CubinKernel> read_cubin(const void* image);
+
+}  // namespace maya

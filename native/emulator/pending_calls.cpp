@@ -1,0 +1,143 @@
+#include "pending_calls.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "reduce.h"
+#include "rendezvous_text.h"
+
+namespace maya {
+namespace {
+
+void publish(PendingCall& pending) {
+  const std::vector<char> own = contribution(pending.call, pending.plan.send_bytes);
+  exchange::arrive(pending.rendezvous, pending.slot, own.data(), own.size());
+  pending.is_published = true;
+}
+
+void write_output(const PendingCall& pending) {
+  using enum trace::CollectiveOp;
+  const CollectiveCall& call = pending.call;
+  auto* output = static_cast<char*>(call.receive);
+  if (is_accessible(output, pending.plan.receive_bytes)) {
+    const size_t bytes = call.count * element_bytes(call.dtype);
+    auto input = [&](int slot) {
+      return static_cast<const char*>(exchange::payload(pending.rendezvous, slot));
+    };
+    const size_t own_offset = bytes * static_cast<size_t>(call.comm->rank);
+    switch (call.op) {
+      case all_reduce:
+      case reduce:
+      case reduce_scatter: {
+        const size_t offset = call.op == reduce_scatter ? own_offset : 0;
+        std::vector<const void*> inputs;
+        pending.for_each_source([&](int slot) { inputs.push_back(input(slot) + offset); });
+        maya::reduce(builtin_operator(call.reduce_op), call.dtype, call.count, inputs, output);
+        break;
+      }
+      case all_gather:
+      case gather:
+        pending.for_each_source([&](int slot) { std::memcpy(output + bytes * slot, input(slot), bytes); });
+        break;
+      case all_to_all:
+        pending.for_each_source(
+            [&](int slot) { std::memcpy(output + bytes * slot, input(slot) + own_offset, bytes); });
+        break;
+      case broadcast:
+      case recv:
+        std::memcpy(output, input(pending.plan.source), bytes);
+        break;
+      case scatter:
+        std::memcpy(output, input(pending.plan.source) + own_offset, bytes);
+        break;
+      case send:
+        break;
+    }
+  }
+  exchange::finish_reading(pending.rendezvous, pending.plan.num_readers);
+}
+
+}  // namespace
+
+void PendingCalls::add(PendingCall call) {
+  std::lock_guard lock(mutex_);
+  const bool is_ready = std::none_of(calls_.begin(), calls_.end(), [&](const PendingCall& earlier) {
+    return earlier.output().overlaps(call.input());
+  });
+  if (!call.is_published && is_ready) publish(call);
+  calls_.push_back(std::move(call));
+  num_calls_.store(calls_.size(), std::memory_order_relaxed);
+}
+
+void PendingCalls::advance(size_t max_calls) {
+  if (is_empty()) return;
+  std::lock_guard lock(mutex_);
+  advance_locked(max_calls);
+}
+
+void PendingCalls::complete(const Predicate& blocks) {
+  if (is_empty()) return;
+  for (exchange::Wait wait;; wait.step()) {
+    std::lock_guard lock(mutex_);
+    advance_locked(SIZE_MAX);
+    if (std::none_of(calls_.begin(), calls_.end(), blocks)) return;
+    if (wait.is_over()) diagnose_locked(blocks);
+  }
+}
+
+void PendingCalls::limit() {
+  constexpr size_t kMaxCalls = 1024;
+  if (num_calls_.load(std::memory_order_relaxed) <= kMaxCalls) return;
+  complete([this](const PendingCall&) { return calls_.size() > kMaxCalls; });
+}
+
+void PendingCalls::forget(const ncclComm& comm) {
+  std::lock_guard lock(mutex_);
+  calls_.remove_if([&](const PendingCall& pending) { return pending.call.comm == &comm; });
+  num_calls_.store(calls_.size(), std::memory_order_relaxed);
+}
+
+// A call must not overtake an earlier one that writes what it reads or writes, or still reads what it
+// writes: stream order, for the buffers where it can be seen.
+void PendingCalls::advance_locked(size_t max_calls) {
+  std::vector<Range> earlier_inputs, earlier_outputs;
+  auto overlaps = [](const std::vector<Range>& ranges, const Range& range) {
+    return std::any_of(ranges.begin(), ranges.end(),
+                       [&](const Range& other) { return other.overlaps(range); });
+  };
+  size_t num_seen = 0;
+  for (auto it = calls_.begin(); it != calls_.end() && num_seen < max_calls; ++num_seen) {
+    PendingCall& pending = *it;
+    if (!pending.is_published && !overlaps(earlier_outputs, pending.input())) publish(pending);
+    const bool may_write = pending.is_published && !overlaps(earlier_outputs, pending.output()) &&
+                           !overlaps(earlier_inputs, pending.output());
+    if (may_write && (pending.plan.receive_bytes == 0 || pending.sources_have_arrived())) {
+      if (pending.plan.receive_bytes > 0) write_output(pending);
+      it = calls_.erase(it);
+      continue;
+    }
+    earlier_inputs.push_back(pending.input());
+    earlier_outputs.push_back(pending.output());
+    ++it;
+  }
+  num_calls_.store(calls_.size(), std::memory_order_relaxed);
+}
+
+void PendingCalls::diagnose_locked(const Predicate& blocks) const {
+  auto is_stuck = [](const PendingCall& pending) { return !pending.sources_have_arrived(); };
+  auto stuck = std::find_if(calls_.begin(), calls_.end(),
+                            [&](const PendingCall& pending) { return blocks(pending) && is_stuck(pending); });
+  if (stuck == calls_.end()) stuck = std::find_if(calls_.begin(), calls_.end(), is_stuck);
+  const ncclComm& comm = *stuck->call.comm;
+  std::vector<int> missing;
+  stuck->for_each_source([&](int slot) {
+    if (exchange::has_arrived(stuck->rendezvous, slot)) return;
+    missing.push_back(is_message(stuck->call.op) ? stuck->call.peer : slot);
+  });
+  const std::string action = text::describe(comm, stuck->rendezvous->key, stuck->rendezvous->signature);
+  exchange::fail(text::missing_members(comm, action, missing));
+}
+
+}  // namespace maya

@@ -1,0 +1,14 @@
+"""A table of measured times to the estimators of a GPU (``maya.estimators.train``)."""
+
+from pathlib import Path
+
+from maya.config.identity import gpu_from_dict
+from maya.estimators.train import train
+from maya.logs import redirect_output
+
+redirect_output(snakemake.log[0])
+train(
+    Path(snakemake.input.profile),
+    gpu_from_dict(snakemake.params.gpu),
+    Path(snakemake.output.card).parent,
+)
