@@ -3,7 +3,7 @@
     python benchmarks/simulator_speed.py [--ranks 8] [--operations 200000]
 
 Each rank launches kernels, records and waits for events between two streams, and meets the others in an
-all-reduce every hundred operations. Prints operations per second for the engine and for the lowering from tables.
+all-reduce every hundred operations. Prints operations per second of the engine and of the lowering.
 """
 
 import argparse

@@ -1,5 +1,6 @@
 """The traces of a capture: of every captured rank the operations of its steady iterations."""
 
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,7 +46,7 @@ class CapturedRank:
     signature: int  # hash of the device operations of an iteration, without identifiers
     peak_allocated_bytes: int
     peak_reserved_bytes: int
-    num_communicators: int
+    num_communicators: int  # of more than one rank
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,11 +66,24 @@ class Capture:
         """Family of the process group of one of a rank's communicators."""
         return self.families.family_of[list(self.ranks).index(rank)][communicator.group]
 
-    def point_to_point_families(self, rank: CapturedRank) -> set[int]:
-        """Families whose process groups carry sends and receives of a rank, all-to-alls apart."""
-        calls = rank.calls[rank.calls["is_point_to_point"] & ~rank.calls["is_all_to_all"]]
-        own = self.communicators[rank.rank]
-        return {self.family(rank.rank, own[comm]) for comm in calls["comm"].unique()}
+    def distinguished_positions(self) -> dict[int, set[int]]:
+        """By family, the positions in its process groups whose ranks do something of their own.
+
+        All of them where a captured rank sends or receives (all-to-alls apart), else the roots of rooted
+        operations: a root reads the data that it broadcasts, for one.
+        """
+        positions: dict[int, set[int]] = defaultdict(set)
+        for number, rank in self.ranks.items():
+            columns = ["comm", "op", "peer", "is_point_to_point", "is_all_to_all"]
+            for call in rank.calls[columns].drop_duplicates().itertuples():
+                if call.is_all_to_all or call.peer < 0:
+                    continue
+                family = self.family(number, self.communicators[number][call.comm])
+                if call.is_point_to_point:
+                    positions[family].update(range(max(map(len, self.families.groups[family]))))
+                else:
+                    positions[family].add(call.peer)
+        return positions
 
 
 def read_capture(trace_dir: Path) -> Capture:
@@ -157,7 +171,7 @@ def read_rank(rank: int, trace: Trace, cut: Cut) -> CapturedRank:
         signature=_signature(keys, thread, is_device & (iteration == 0)),
         peak_allocated_bytes=int(marks.get("peak_allocated_bytes", 0)),
         peak_reserved_bytes=int(marks.get("peak_reserved_bytes", 0)),
-        num_communicators=len(trace.positions("comm_init")),
+        num_communicators=int((trace.column("comm_init", "num_ranks") > 1).sum()),
     )
 
 

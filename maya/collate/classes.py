@@ -7,9 +7,10 @@ simulated time: the meeting of a collective ends at a function of its members' a
 multiset), so one of them stands for all.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -25,7 +26,7 @@ class _Family:
 
     members: np.ndarray
     group: np.ndarray  # of each member
-    position: np.ndarray  # of each member in its group
+    role: np.ndarray  # uint64 of each member: its position if that is distinguished, else the same for all
     starts: np.ndarray
     placement: np.ndarray  # uint64 by group
 
@@ -34,35 +35,37 @@ def find_classes(
     world_size: int,
     gpus_per_node: int,
     families: Sequence[Groups],
-    ordered: Iterable[int] = (),
+    distinguished: Mapping[int, Collection[int]] = MappingProxyType({}),
     seed: np.ndarray | None = None,
 ) -> np.ndarray:
     """Class of every rank: the coarsest equitable partition that ``seed`` and the process groups allow.
 
     Args:
         families: process groups, by family; the groups of a family are disjoint.
-        ordered: families in which the position of a rank matters, as they carry sends and receives.
+        distinguished: by family, the positions in its groups whose ranks do something of their own: all of
+            them where ranks send and receive, the roots of broadcasts and the like. Ranks at other positions
+            are alike.
         seed: int64[world_size], ranks with different values are of different classes.
 
     Returns:
         int64[world_size], classes numbered in the order of their first ranks.
 
     Colour refinement: a rank's new colour is a hash of its colour and, by family, of the placement of its
-    group, the multiset of its members' colours and, in ordered families, its own position; until the number
-    of colours stands still.
+    group, the multiset of its members' colours and, where it is distinguished, its own position; until the
+    number of colours stands still.
     """
-    flat = [_flatten(groups, gpus_per_node) for groups in families if groups]
-    is_ordered = np.isin([number for number, groups in enumerate(families) if groups], list(ordered))
+    flat = [
+        _flatten(groups, gpus_per_node, distinguished.get(number, ()))
+        for number, groups in enumerate(families)
+    ]
     colour = mix(np.zeros(world_size, dtype=np.uint64) if seed is None else seed.astype(np.uint64))
     num_classes = len(np.unique(colour))
     while True:
         refined = colour.copy()
-        for family, by_position in zip(flat, is_ordered, strict=True):
+        for family in flat:
             # A sum of mixed values is a hash of a multiset.
             colours = np.add.reduceat(mix(colour[family.members]), family.starts)
-            signature = combine(family.placement, colours)[family.group]
-            if by_position:
-                signature = combine(signature, family.position)
+            signature = combine(combine(family.placement, colours)[family.group], family.role)
             in_family = np.zeros(world_size, dtype=np.uint64)
             in_family[family.members] = signature
             refined = combine(refined, in_family)
@@ -75,7 +78,7 @@ def find_classes(
     return number[inverse]
 
 
-def _flatten(groups: Groups, gpus_per_node: int) -> _Family:
+def _flatten(groups: Groups, gpus_per_node: int, distinguished: Collection[int]) -> _Family:
     sizes = np.array([len(group) for group in groups])
     members = np.concatenate([np.asarray(group, dtype=np.int64) for group in groups])
     starts = np.cumsum(sizes) - sizes
@@ -85,7 +88,9 @@ def _flatten(groups: Groups, gpus_per_node: int) -> _Family:
     node = _numbered_by_occurrence(group, members // gpus_per_node)
     rail = _numbered_by_occurrence(group, members % gpus_per_node)
     placement = np.add.reduceat(combine(combine(position, node), rail), starts)
-    return _Family(members=members, group=group, position=position, starts=starts, placement=placement)
+    is_distinguished = np.isin(position, np.array(list(distinguished), dtype=np.uint64))
+    role = np.where(is_distinguished, position + np.uint64(1), np.uint64(0))
+    return _Family(members=members, group=group, role=role, starts=starts, placement=placement)
 
 
 def _numbered_by_occurrence(group: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -122,7 +127,7 @@ def partition(
     world_size: int,
     gpus_per_node: int,
     families: Sequence[Groups],
-    ordered: Iterable[int],
+    distinguished: Mapping[int, Collection[int]],
     signatures: dict[int, int],
 ) -> Partition:
     """Classes that agree with what the captured ranks did.
@@ -130,10 +135,9 @@ def partition(
     ``signatures`` holds a hash of the operations of every captured rank. Where two captured ranks of a class
     differ, the later one leaves it, and the classes are refined from there.
     """
-    ordered = tuple(ordered)
     seed = np.zeros(world_size, dtype=np.int64)
     while True:
-        class_of = find_classes(world_size, gpus_per_node, families, ordered, seed)
+        class_of = find_classes(world_size, gpus_per_node, families, distinguished, seed)
         representative = np.full(int(class_of.max()) + 1, -1, dtype=np.int64)
         odd = []
         for rank in sorted(signatures):
@@ -159,12 +163,11 @@ def find_partition(capture: Capture) -> Partition:
     """Classes of a captured job; every rank is its own where all were captured."""
     if len(capture.ranks) == capture.manifest.world_size:
         return every_rank_alone(capture.manifest.world_size)
-    ordered = {family for rank in capture.ranks.values() for family in capture.point_to_point_families(rank)}
     return partition(
         capture.manifest.world_size,
         capture.manifest.gpus_per_node,
         capture.families.groups,
-        ordered,
+        capture.distinguished_positions(),
         {number: rank.signature for number, rank in capture.ranks.items()},
     )
 
@@ -173,6 +176,6 @@ def representatives(trace_dir: Path) -> tuple[int, ...]:
     """Ranks still to capture, given the ranks captured alone so far, so that every class has one.
 
     Called again after those were captured, until none is missing: their traces may show that a process group
-    carries sends and receives, or that ranks thought alike are not.
+    carries sends and receives or has a root, or that ranks thought alike are not.
     """
     return find_partition(read_capture(trace_dir)).missing()

@@ -23,21 +23,21 @@ class Communicator:
 class RankTrace:
     """The steady iterations of one captured rank, with medians of host gaps over the iterations.
 
-    ``ops`` has one row per record that matters to the timeline, in global call order, with columns
-    kind (str, a kind of native/trace/format.h), thread (int), flags (int), gap_ns (int64), stream
-    (int64, -1 where the call has none), iteration (int, 0-based within the job), waits_on (int64: row
-    of the event_record that a stream_wait_event or event_sync refers to, -1 for none),
-    rendezvous_begin, rendezvous_end (int64: slice of ``rendezvous``; empty for all but collectives).
-    Calls of one NCCL group on one communicator are one row, the first of them; its details row holds
-    the summed byte count. ``details[kind]`` has the fields of that kind (native/trace/format.h), one
-    row per operation, indexed by the row number in ``ops``; kernel and range names are texts there.
-    ``operator`` and ``shapes`` of kernel, gemm, conv, attention, library_op, memcpy and memset details are the innermost PyTorch operator around
-    the launch and the text of its input sizes ("" where unknown), e.g. "aten::add" and
-    "[[2048, 4096], [2048, 4096], []]"; ``sequence`` numbers of backward operators are dropped.
-    ``details["collective"]`` carries ``communicator`` (index into Job.communicators), ``op`` (text, as CollectiveOp),
-    ``dtype`` (text, as NCCL names it: bfloat16, float32, uint8, ...), ``count`` and ``bytes`` (as nccl-tests counts
-    size: all_gather total output, reduce_scatter total input, all_reduce/all_to_all/send/recv the
-    buffer) and ``peer`` (global rank, -1 for none).
+    ``ops`` has one row per record that matters to the timeline, in global call order, with columns kind (str,
+    a kind of native/trace/format.h), thread (int), flags (int), gap_ns (int64), stream (int64, -1 where the
+    call has none), iteration (int, 0-based within the job), waits_on (int64: row of the event_record that a
+    stream_wait_event or event_sync refers to, -1 for none), rendezvous_begin, rendezvous_end (int64: slice of
+    ``rendezvous``; empty for all but collectives). Calls of one NCCL group on one communicator are one row,
+    the first of them; its details row holds the summed byte count (of sends and receives, which go both ways
+    at once, the larger sum). ``details[kind]`` has the fields of that kind (native/trace/format.h), one row
+    per operation, indexed by the row number in ``ops``; kernel and range names are texts there. ``operator``
+    and ``shapes`` of kernel, gemm, conv, attention, library_op, memcpy and memset details are the innermost
+    PyTorch operator around the launch and the text of its input sizes ("" where unknown), e.g. "aten::add"
+    and "[[2048, 4096], [2048, 4096], []]"; ``sequence`` numbers of backward operators are dropped.
+    ``details["collective"]`` carries ``communicator`` (index into Job.communicators), ``op`` (text, as
+    CollectiveOp), ``dtype`` (text, as NCCL names it: bfloat16, float32, uint8, ...), ``count`` and ``bytes``
+    (as nccl-tests counts size: all_gather total output, reduce_scatter total input,
+    all_reduce/all_to_all/send/recv the buffer) and ``peer`` (global rank, -1 for none).
     """
 
     rank: int  # the representative
@@ -48,7 +48,7 @@ class RankTrace:
     num_iterations: int
     peak_allocated_bytes: int  # of PyTorch's caching allocator
     peak_reserved_bytes: int
-    num_communicators: int  # NCCL communicators the rank opened
+    num_communicators: int  # NCCL communicators of more than one rank that the rank opened
     host_only_us: float = 0.0
 
 

@@ -35,6 +35,7 @@ class Simulation:
 
     ranks: list[RankTimes]
     iteration_end_ns: Array  # int64[iterations]: when the last rank has ended all work of iterations <= i
+    launch_latency_ns: int  # from the return of a launch to the start of its kernel on an idle device
 
     @property
     def num_iterations(self) -> int:
@@ -81,10 +82,11 @@ def simulate(
         for trace, annotation in zip(job.ranks, annotations, strict=True)
     ]
     columns = engine_columns(job, lowered)
+    launch_latency_ns = max(0, round((gpu.launch_latency_us - host_costs.LAUNCH_US) * 1e3))
     try:
         times = _engine.simulate(
             **columns,
-            launch_latency_ns=max(0, round((gpu.launch_latency_us - host_costs.LAUNCH_US) * 1e3)),
+            launch_latency_ns=launch_latency_ns,
             dependency_gap_ns=round(gpu.kernel_gap_us * 1e3),
             queue_depth=host_costs.LAUNCH_QUEUE_DEPTH,
         )
@@ -102,7 +104,9 @@ def simulate(
         )
     if any(_is_unfinished(rank).any() for rank in ranks):
         raise SimulationError(describe_deadlock(job, lowered, ranks))
-    return Simulation(ranks=ranks, iteration_end_ns=_iteration_ends(job, ranks))
+    return Simulation(
+        ranks=ranks, iteration_end_ns=_iteration_ends(job, ranks), launch_latency_ns=launch_latency_ns
+    )
 
 
 def _is_unfinished(rank: RankTimes) -> Array:

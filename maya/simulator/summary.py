@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from maya.collate.job import Array, Job
 from maya.config.schema import GpuConfig
@@ -37,6 +38,7 @@ class Summary:
     compute_s: float | None = None
     exposed_communication_s: float | None = None
     exposed_copy_s: float | None = None
+    launch_gap_s: float | None = None
     host_bound_s: float | None = None
     communication_s: float | None = None
     rendezvous_wait_s: float | None = None
@@ -61,11 +63,11 @@ def summarise(job: Job, annotations: Sequence[Annotation], simulation: Simulatio
     memory = rank_memory(job, gpu)
     fullest = max(memory, key=lambda rank: rank.peak_memory_bytes)
     is_oom = fullest.peak_memory_bytes > gpu.memory_bytes
-    weights = np.array([len(trace.members) for trace in job.ranks], dtype=float)
-    weights /= weights.sum()
+    num_ranks = sum(len(trace.members) for trace in job.ranks)
+    weights = [len(trace.members) / num_ranks for trace in job.ranks]
     num_iterations = len(simulation.measured_iterations)
     usages = [
-        rank_usage(times, annotation, simulation.window_ns)
+        rank_usage(times, annotation, simulation.window_ns, simulation.launch_latency_ns)
         for times, annotation in zip(simulation.ranks, annotations, strict=True)
     ]
     measured = [
@@ -96,11 +98,10 @@ def summarise(job: Job, annotations: Sequence[Annotation], simulation: Simulatio
         duration_s = annotation.duration_ns[takes_time] * (share * NS)
         for number, name in enumerate(BASES):
             by_basis[name] += float(duration_s[annotation.basis[takes_time] == number].sum())
-        kinds, inverse = np.unique(annotation.op_kind[takes_time].astype(str), return_inverse=True)
-        for kind, amount in zip(
-            kinds, np.bincount(inverse, weights=duration_s, minlength=len(kinds)), strict=True
-        ):
-            by_kind[str(kind) or "other"] += float(amount)
+        codes, kinds = pd.factorize(annotation.op_kind[takes_time])
+        by_code_s = np.bincount(codes, weights=duration_s, minlength=len(kinds)).tolist()
+        for kind, amount in zip(kinds, by_code_s, strict=True):
+            by_kind[str(kind) or "other"] += amount
     device_time_s = sum(by_basis.values())
     iteration_time_s = simulation.iteration_time_s
     return Summary(
@@ -113,6 +114,7 @@ def summarise(job: Job, annotations: Sequence[Annotation], simulation: Simulatio
         compute_s=mean_s("compute_ns"),
         exposed_communication_s=mean_s("exposed_communication_ns"),
         exposed_copy_s=mean_s("exposed_copy_ns"),
+        launch_gap_s=mean_s("launch_gap_ns"),
         host_bound_s=mean_s("host_bound_ns"),
         communication_s=mean_s("communication_ns"),
         rendezvous_wait_s=mean_s("rendezvous_wait_ns"),

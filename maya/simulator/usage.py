@@ -15,17 +15,20 @@ COPY_UNITS = (UNIT["copy_in"], UNIT["copy_out"])
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Usage:
-    """Nanoseconds of the window: compute, exposed communication and copies, host-bound time add up to it."""
+    """Nanoseconds of the window, which compute, exposed parts, gaps and host-bound time fill between them."""
 
     compute_ns: int
     communication_ns: int  # any collective in progress, hidden or not
     exposed_communication_ns: int  # ... and no compute beside it
     rendezvous_wait_ns: int  # of it, while every collective in progress waits for a late rank
     exposed_copy_ns: int  # copies, with neither compute nor communication beside them
-    host_bound_ns: int  # the device has nothing to do
+    launch_gap_ns: int  # nothing runs, but an operation is issued: gaps between queued ones, host functions
+    host_bound_ns: int  # nothing runs, and nothing is issued
 
 
-def rank_usage(times: RankTimes, annotation: Annotation, window_ns: tuple[int, int]) -> Usage:
+def rank_usage(
+    times: RankTimes, annotation: Annotation, window_ns: tuple[int, int], launch_latency_ns: int
+) -> Usage:
     """Usage of the window by one rank."""
     is_collective = times.unit == UNIT["collective"]
     start, end = times.start_ns, times.end_ns
@@ -36,9 +39,13 @@ def rank_usage(times: RankTimes, annotation: Annotation, window_ns: tuple[int, i
         (start[is_collective], transfer_start[is_collective]),
         (start[np.isin(times.unit, COPY_UNITS)], end[np.isin(times.unit, COPY_UNITS)]),
     ]
+    is_device = (times.unit != UNIT["none"]) & (times.unit != UNIT["marker"])
+    arrived_ns = times.host_end_ns[is_device] + launch_latency_ns
+    layers.append((arrived_ns, np.maximum(arrived_ns, start[is_device])))
     length_ns, is_active = _coverage(layers, window_ns)
-    compute, transfer, waiting, copy = is_active
+    compute, transfer, waiting, copy, queued = is_active
     communication = transfer | waiting
+    idle = ~(compute | communication | copy)
 
     def total(condition: Array) -> int:
         return int(length_ns[condition].sum())
@@ -49,7 +56,8 @@ def rank_usage(times: RankTimes, annotation: Annotation, window_ns: tuple[int, i
         exposed_communication_ns=total(communication & ~compute),
         rendezvous_wait_ns=total(waiting & ~transfer & ~compute),
         exposed_copy_ns=total(copy & ~communication & ~compute),
-        host_bound_ns=total(~(compute | communication | copy)),
+        launch_gap_ns=total(idle & queued),
+        host_bound_ns=total(idle & ~queued),
     )
 
 
@@ -57,11 +65,11 @@ def _coverage(layers: list[tuple[Array, Array]], window_ns: tuple[int, int]) -> 
     """Splits the window where any interval begins or ends; returns lengths and bool[layers, pieces]."""
     begin, end = window_ns
     clipped = [(np.clip(starts, begin, end), np.clip(ends, begin, end)) for starts, ends in layers]
-    borders = np.unique(np.concatenate([np.array(window_ns), *(part for pair in clipped for part in pair)]))
+    borders = np.sort(np.concatenate([np.array(window_ns), *(part for pair in clipped for part in pair)]))
+    borders = borders[np.concatenate([[True], np.diff(borders) > 0])]
     is_active = np.zeros((len(layers), len(borders) - 1), dtype=bool)
     for layer, (starts, ends) in enumerate(clipped):
-        change = np.zeros(len(borders), dtype=np.int64)
-        np.add.at(change, np.searchsorted(borders, starts), 1)
-        np.add.at(change, np.searchsorted(borders, ends), -1)
-        is_active[layer] = np.cumsum(change)[:-1] > 0
+        begun = np.bincount(np.searchsorted(borders, starts), minlength=len(borders))
+        ended = np.bincount(np.searchsorted(borders, ends), minlength=len(borders))
+        is_active[layer] = np.cumsum(begun - ended)[:-1] > 0
     return np.diff(borders), is_active

@@ -15,6 +15,7 @@ MATRIX_OP_KINDS = ("gemm", "attention", "conv")
 # Names of type codes: cudaDataType (library_types.h) for GEMMs, cudnnDataType_t (cudnn_graph.h) for others.
 CUDA_TYPES = {0: "fp32", 1: "fp64", 2: "fp16", 14: "bf16", 28: "fp8", 29: "fp8"}
 CUDNN_TYPES = {0: "fp32", 1: "fp64", 2: "fp16", 9: "bf16", 12: "fp8", 13: "fp8"}
+CONV_TYPES = CUDNN_TYPES | {0: "tf32"}  # PyTorch allows TF32 in convolutions unless told otherwise
 COMPUTE_32F_FAST_TF32 = 77  # cublasComputeType_t
 OTHER_RATES = {"fp8": "fp16", "bf16": "fp16", "fp16": "fp32", "tf32": "fp32"}
 """The rate that applies on a GPU that has none of its own for a type."""
@@ -31,7 +32,7 @@ def matrix_flops(trace: RankTrace, annotation: Annotation, is_measured: Array) -
     untyped = float(annotation.flops[counted].sum())
     for name, column, names in (
         ("gemm", "type_a", CUDA_TYPES),
-        ("conv", "dtype", CUDNN_TYPES),
+        ("conv", "dtype", CONV_TYPES),
         ("attention", "dtype", CUDNN_TYPES),
     ):
         if name not in rows_of:

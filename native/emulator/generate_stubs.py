@@ -64,13 +64,16 @@ def read_symbols(path: Path, table_type: int) -> Iterator[Symbol]:
         section_offset = struct.unpack_from("<Q", data, 0x28)[0]
         entry_bytes, num_sections = struct.unpack_from("<HH", data, 0x3A)
         sections = [
-            struct.unpack_from("<IIQQQQIIQQ", data, section_offset + i * entry_bytes) for i in range(num_sections)
+            struct.unpack_from("<IIQQQQIIQQ", data, section_offset + i * entry_bytes)
+            for i in range(num_sections)
         ]
         for _, kind, _, _, offset, size, link, _, _, _ in sections:
             if kind != table_type:
                 continue
             text_offset = sections[link][4]
-            for name_offset, info, _, section, _, _ in struct.iter_unpack("<IBBHQQ", data[offset : offset + size]):
+            for name_offset, info, _, section, _, _ in struct.iter_unpack(
+                "<IBBHQQ", data[offset : offset + size]
+            ):
                 if info >> 4 not in (STB_GLOBAL, STB_WEAK):
                     continue
                 begin = text_offset + name_offset
@@ -102,7 +105,11 @@ def exported_symbols(lib_dirs: list[Path]) -> dict[str, int]:
                 symbols = read_symbols(path, SHT_DYNSYM)
                 # Mangled names are of a C++ library linked in, not of the CUDA library's interface.
                 codes.update(
-                    {s.name: code for s in symbols if s.is_defined and s.is_function and not s.name.startswith("_Z")}
+                    {
+                        s.name: code
+                        for s in symbols
+                        if s.is_defined and s.is_function and not s.name.startswith("_Z")
+                    }
                 )
     return codes
 

@@ -1,8 +1,7 @@
 // Modules and libraries of device code that are loaded at run time, and launches through the driver.
+#include <stdio.h>
 #include <string.h>
 
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <mutex>
 #include <string>
@@ -37,9 +36,12 @@ cudaError_t load(Handle* handle, const void* image) {
 
 // Cubins in files, as PyTorch's launcher of compiled Triton kernels keeps them.
 cudaError_t load_file(CUmodule* module, const char* path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return cudaErrorFileNotFound;
-  std::string image((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  FILE* file = fopen(path, "rb");
+  if (file == nullptr) return cudaErrorFileNotFound;
+  std::string image;
+  char part[1 << 16];
+  while (size_t bytes = fread(part, 1, sizeof(part), file)) image.append(part, bytes);
+  fclose(file);
   return load(module, image.c_str());
 }
 

@@ -258,9 +258,13 @@ nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t /*device*/, unsign
   MAYA_COUNT_CALL();
   return NVML_ERROR_NOT_SUPPORTED;
 }
-nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t /*device*/, void* /*info*/) {
+nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t /*device*/, nvmlGpuFabricInfoV_t* info) {
   MAYA_COUNT_CALL();
-  return NVML_ERROR_NOT_SUPPORTED;
+  unsigned version = info->version;
+  *info = {};
+  info->version = version;
+  info->state = NVML_GPU_FABRIC_STATE_NOT_SUPPORTED;  // no multi-node NVLink
+  return NVML_SUCCESS;
 }
 
 }  // extern "C"

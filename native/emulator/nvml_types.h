@@ -38,7 +38,15 @@ struct nvmlPciInfo_t {
   char busId[32];
 };
 
-enum : unsigned { NVML_TEMPERATURE_GPU = 0 };
+struct nvmlGpuFabricInfoV_t {
+  unsigned version;
+  unsigned char clusterUuid[16];
+  nvmlReturn_t status;
+  unsigned cliqueId;
+  unsigned char state;
+  unsigned healthMask;
+};
+enum : unsigned char { NVML_GPU_FABRIC_STATE_NOT_SUPPORTED = 0 };
+
 enum : unsigned { NVML_CLOCK_GRAPHICS = 0, NVML_CLOCK_SM = 1, NVML_CLOCK_MEM = 2, NVML_CLOCK_VIDEO = 3 };
 enum : unsigned { NVML_P2P_STATUS_OK = 0 };
-enum : unsigned { NVML_NVLINK_DEVICE_TYPE_SWITCH = 2 };

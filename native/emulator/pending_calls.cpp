@@ -1,7 +1,11 @@
 #include "pending_calls.h"
 
+#include <sys/prctl.h>
+#include <time.h>
+
 #include <algorithm>
 #include <cstring>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -67,8 +71,31 @@ void PendingCalls::add(PendingCall call) {
     return earlier.output().overlaps(call.input());
   });
   if (!call.is_published && is_ready) publish(call);
+  const bool is_published = call.is_published;
   calls_.push_back(std::move(call));
   num_calls_.store(calls_.size(), std::memory_order_relaxed);
+  if (is_published) return;
+  if (!has_background_thread_) std::thread([this] { publish_in_background(); }).detach();
+  has_background_thread_ = true;
+  unpublished_added_.notify_one();
+}
+
+bool PendingCalls::has_unpublished_locked() const {
+  return std::any_of(calls_.begin(), calls_.end(),
+                     [](const PendingCall& pending) { return !pending.is_published; });
+}
+
+void PendingCalls::publish_in_background() {
+  constexpr timespec kPause = {0, 1'000'000};
+  prctl(PR_SET_NAME, "maya_exchange");
+  for (;;) {
+    {
+      std::unique_lock lock(mutex_);
+      unpublished_added_.wait(lock, [this] { return has_unpublished_locked(); });
+      advance_locked(SIZE_MAX);
+    }
+    nanosleep(&kPause, nullptr);
+  }
 }
 
 void PendingCalls::advance(size_t max_calls) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <list>
@@ -66,9 +67,15 @@ class PendingCalls {
  private:
   bool is_empty() const { return num_calls_.load(std::memory_order_relaxed) == 0; }
   void advance_locked(size_t max_calls);
+  bool has_unpublished_locked() const;
+  // Loop of a thread that sends contributions off as soon as they are there, also while the program
+  // computes on the host or has ended: as a device would.
+  void publish_in_background();
   [[noreturn]] void diagnose_locked(const Predicate& blocks) const;
 
   std::mutex mutex_;
+  std::condition_variable unpublished_added_;
+  bool has_background_thread_ = false;
   std::list<PendingCall> calls_;  // in the order of the calls
   std::atomic<size_t> num_calls_{0};
 };

@@ -217,6 +217,22 @@ def chained_collectives(r: Rank) -> None:
 
 
 @case
+def contributions_of_a_busy_rank(r: Rank) -> None:
+    """Rank 0 makes its calls and looks at nothing; what it owes leaves all the same once it can."""
+    comm = r.communicator()
+    buffer = r.buffer([1], np.int64)
+    flag = Path(os.environ["MAYA_TEST_DIR"]) / "done"
+    if r.rank > 0:
+        time.sleep(0.2)
+    for _ in range(3):
+        r.all_reduce(buffer, buffer, SUM, comm)
+    while r.rank == 0 and not flag.exists():
+        time.sleep(0.01)
+    assert buffer.read().tolist() == [r.world_size**3]
+    flag.touch()
+
+
+@case
 def early_receive(r: Rank) -> None:
     """A receive that was posted early holds up neither synchronisations nor other streams' payloads."""
     comm, peer = r.communicator(), 1 - r.rank
@@ -349,6 +365,12 @@ def absent_rank(r: Rank) -> None:
 
 
 @case
+def same_rank_twice(r: Rank) -> None:
+    r.rank = 0
+    r.communicator()
+
+
+@case
 def sizes_disagree(r: Rank) -> None:
     r.world_size += r.rank
     r.communicator()
@@ -463,8 +485,9 @@ def test_values(num_ranks: int, emulator_library: Path, tmp_path: Path) -> None:
         assert code == 0, output
 
 
-def test_early_receive(emulator_library: Path, tmp_path: Path) -> None:
-    for code, output in run_ranks(["early_receive"], emulator_library, tmp_path, 2):
+def test_progress(emulator_library: Path, tmp_path: Path) -> None:
+    names = ["early_receive", "contributions_of_a_busy_rank"]
+    for code, output in run_ranks(names, emulator_library, tmp_path, 2, MAYA_EXCHANGE_TIMEOUT_S="5"):
         assert code == 0, output
 
 
@@ -534,6 +557,11 @@ def test_absent_rank_is_named(emulator_library: Path, tmp_path: Path) -> None:
 
 def test_sizes_of_a_communicator_are_compared(emulator_library: Path, tmp_path: Path) -> None:
     assert "disagree on the size of a communicator" in diagnosis("sizes_disagree", emulator_library, tmp_path, 2)
+
+
+def test_ranks_of_a_communicator_are_compared(emulator_library: Path, tmp_path: Path) -> None:
+    text = diagnosis("same_rank_twice", emulator_library, tmp_path, 2)
+    assert "both initialise communicator rank 0 of 2" in text
 
 
 def test_missing_member_of_a_new_communicator_is_named(emulator_library: Path, tmp_path: Path) -> None:

@@ -507,7 +507,8 @@ def test_resnet_step(h100: Recording) -> None:
     assert set(convolutions[convolutions.in_h * convolutions.in_w > 1].channels_last) == {1}
 
 
-@pytest.mark.parametrize("case", [case for case in CONVOLUTION_CASES if case != "benchmark"])
+# PyTorch gives bfloat16 (conv1d) to the newer API alone, and only that one has a choice to benchmark.
+@pytest.mark.parametrize("case", [case for case in CONVOLUTION_CASES if case not in ("conv1d", "benchmark")])
 def test_both_apis_of_cudnn_record_the_same(h100: Recording, older_api: Recording, case: str) -> None:
     expected = h100.records(case, "conv").reset_index(drop=True)
     pd.testing.assert_frame_equal(older_api.records(case, "conv").reset_index(drop=True), expected)

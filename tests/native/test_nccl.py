@@ -302,6 +302,11 @@ def main(setup: str, names: list[str]) -> None:
     import torch
     import torch.distributed as dist
 
+    from maya.capture.startup.maya_startup.object_values import FUNCTIONS, compute_object_sizes
+
+    compute_object_sizes(dist.distributed_c10d)  # as the start-up hook of a capture does
+    for name in FUNCTIONS:
+        setattr(dist, name, getattr(dist.distributed_c10d, name))
     torch.cuda.set_device(device())
     if setup == "solo":
         # The absent ranks' side of the rendezvous is not under test here: the unique id is made up, barriers

@@ -24,8 +24,15 @@ def test_without_point_to_point_all_ranks_of_a_mesh_are_alike() -> None:
 
 
 def test_pipeline_stages_are_classes() -> None:
-    assert find_classes(8, 8, mesh(2, 2, 2), ordered=[2]).tolist() == [0] * 4 + [1] * 4
-    assert find_classes(16, 8, mesh(2, 2, 4), ordered=[2]).tolist() == sorted([0, 1, 2, 3] * 4)
+    assert find_classes(8, 8, mesh(2, 2, 2), distinguished={2: range(16)}).tolist() == [0] * 4 + [1] * 4
+    assert find_classes(16, 8, mesh(2, 2, 4), distinguished={2: range(16)}).tolist() == sorted(
+        [0, 1, 2, 3] * 4
+    )
+
+
+def test_roots_are_a_class() -> None:
+    families = mesh(4, 2, 1)
+    assert find_classes(8, 8, families, distinguished={0: [0]}).tolist() == [0, 1, 1, 1] * 2
 
 
 def test_group_over_nodes_makes_other_classes() -> None:
@@ -56,13 +63,13 @@ def test_difference_spreads_to_those_who_meet_it() -> None:
 def test_sixteen_thousand_ranks_take_under_two_seconds() -> None:
     families = mesh(8, 128, 16)
     start = time.perf_counter()
-    classes = find_classes(16384, 8, families, ordered=[2])
+    classes = find_classes(16384, 8, families, distinguished={2: range(16)})
     assert time.perf_counter() - start < 2
     assert len(np.unique(classes)) == 16
 
 
 def test_captured_ranks_that_differ_split_their_class() -> None:
-    found = partition(4, 8, [[(0, 1, 2, 3)]], [], {0: 11, 1: 11, 3: 22})
+    found = partition(4, 8, [[(0, 1, 2, 3)]], {}, {0: 11, 1: 11, 3: 22})
     assert found.class_of.tolist() == [0, 0, 0, 1]
     assert found.representative.tolist() == [0, 3]
     assert found.members(0) == (0, 1, 2)

@@ -14,7 +14,7 @@ from maya.collate.classes import representatives
 from maya.errors import TraceError
 
 FLOAT32, BFLOAT16 = 7, 9
-ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, SEND, RECV = 0, 3, 4, 8, 9
+ALL_REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER, SEND, RECV = 0, 1, 3, 4, 8, 9
 
 
 def collective(writer: TraceWriter, op: int, count: int, comm: int = 0, **fields: int) -> None:
@@ -299,6 +299,15 @@ def solo_job(folder: Path, ranks: list[int], odd: int = -1, gpus_per_node: int =
 def test_probe_tells_which_ranks_to_capture(tmp_path: Path) -> None:
     assert representatives(solo_job(tmp_path / "probe", [0])) == (4,)
     assert representatives(solo_job(tmp_path / "both", [0, 4])) == ()
+
+
+def test_root_of_a_broadcast_is_captured_apart(tmp_path: Path) -> None:
+    writer = TraceWriter(rank=0)
+    writer.group("0", [0, 1, 2, 3], "default_pg")
+    writer.unique_id(5, "default_pg/0//cuda//0")
+    writer.record("comm_init", comm=0, unique_id=5, num_ranks=4, rank=0)
+    run(writer, lambda w: collective(w, BROADCAST, 8, peer=0))
+    assert representatives(write_job(tmp_path, [writer], world_size=4, mode="solo")) == (1,)
 
 
 def test_odd_rank_leaves_its_class(tmp_path: Path) -> None:

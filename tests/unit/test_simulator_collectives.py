@@ -116,8 +116,8 @@ def test_two_communicators_run_in_parallel() -> None:
 
 
 def test_grouped_send_and_receive_is_one_operation_with_two_rendezvous() -> None:
-    # A ring of three; each rank sends on and receives in one group, at 10, 20 and 40. Rank 0 meets 1 at 20 and
-    # 2 at 40, so it ends at 42. Rank 1 meets 0 at 20 and 2 at 40, rank 2 both at 40: all end at 42.
+    # A ring of three; each rank sends on and receives in one group, at 10, 20 and 40. Rank 0 meets 1 at 20
+    # and 2 at 40, so it ends at 42. Rank 1 meets 0 at 20 and 2 at 40, rank 2 both at 40: all end at 42.
     builder = JobBuilder()
     group = builder.communicator([0, 1, 2])
     rows = []

@@ -134,7 +134,7 @@ def test_engine_agrees_with_the_plain_one(
 @settings(max_examples=200, deadline=None)
 @given(jobs(), parameters)
 def test_order_and_exclusion(made: tuple[Job, list[Annotation]], options: dict[str, int]) -> None:
-    """Units serve one row at a time, waits are kept, threads go forward, nothing is shorter than its duration."""
+    """Units serve one row at a time, waits are kept, threads go forward, durations are kept."""
     columns = lower(*made)
     times = run(columns, **options)
     done = times["end"] >= 0

@@ -1,7 +1,7 @@
 """Streams, events and copies of one rank. Times in microseconds, worked out in each test.
 
-Unless a test says otherwise the host is infinitely fast: calls cost nothing (see ``free_host``), launches have
-no latency, kernels no gap.
+Unless a test says otherwise the host is infinitely fast: calls cost nothing (``free_host``), launches have no
+latency, kernels no gap.
 """
 
 import numpy as np
@@ -50,7 +50,7 @@ def test_kernels_of_one_stream_run_one_after_another(rank: RankBuilder) -> None:
 
 def test_launch_latency_and_kernel_gap(rank: RankBuilder) -> None:
     # Calls at 3 and 4 (gaps 3 and 1). The first kernel starts 8 later, at 11, and ends at 21; the second one
-    # would be ready at 12, and starts a gap of 2 behind the first. The third call comes at 44, long after that.
+    # would be ready at 12, and starts a gap of 2 behind the first. The third call comes at 44, long after.
     rows = [rank.kernel(10, A, gap_us=3), rank.kernel(5, A, gap_us=1), rank.kernel(5, A, gap_us=40)]
     times = run(rank, launch_latency_us=8, kernel_gap_us=2)
     assert [device_us(times, row) for row in rows] == [(11, 21), (23, 28), (52, 57)]

@@ -37,9 +37,9 @@ def two_iterations() -> JobBuilder:
     """Rank 0 alone and rank 1 for three, two iterations each.
 
     The first iteration is odd (100 us of host time). In the second one, from its begin: a GEMM 0-40 on rank 0
-    and 0-60 on rank 1; a collective of 20 behind it on stream 8 (60-80 on both, so rank 0 waits 40-60); a kernel
-    of 10 behind the GEMM (40-50, 60-70); a copy to the host of 5 behind the collective (80-85); then the host
-    waits for the copy, spends 15 us, and launches a kernel of 5 (100-105).
+    and 0-60 on rank 1; a collective of 20 behind it on stream 8 (60-80 on both, so rank 0 waits 40-60); a
+    kernel of 10 behind the GEMM (40-50, 60-70); a copy to the host of 5 behind the collective (80-85); then
+    the host waits for the copy, spends 15 us, and launches a kernel of 5 (100-105).
     """
     builder = JobBuilder()
     group = builder.communicator([0, 1], "DATA")
@@ -60,9 +60,9 @@ def two_iterations() -> JobBuilder:
     return builder
 
 
-def run(builder: JobBuilder) -> tuple[Simulation, Summary, list[Annotation]]:
+def run(builder: JobBuilder, **gpu_values: float) -> tuple[Simulation, Summary, list[Annotation]]:
     job, annotations = builder.build()
-    gpu = make_gpu()
+    gpu = make_gpu(**gpu_values)
     simulation = simulate(job, annotations, gpu, make_cluster())
     return simulation, summarise(job, annotations, simulation, gpu), annotations
 
@@ -82,6 +82,22 @@ def test_time_of_one_iteration_and_its_parts() -> None:
     assert summary.host_bound_s == pytest.approx(15 * US)
     parts = (summary.compute_s, summary.exposed_communication_s, summary.exposed_copy_s, summary.host_bound_s)
     assert sum(parts) == pytest.approx(summary.iteration_time_s)
+
+
+def test_gaps_between_queued_operations_are_not_host_bound() -> None:
+    # Launch latency 8, gap 2: kernels at 8-18 and 20-25, then the host waits and thinks 15: the next one is
+    # called at 40 and runs 48-53. Idle: 0-8 and 25-48 for want of work, 18-20 between queued kernels.
+    builder = JobBuilder()
+    rank = builder.rank(0)
+    rank.kernel(10, COMPUTE)
+    rank.kernel(5, COMPUTE)
+    rank.stream_sync(COMPUTE)
+    rank.kernel(5, COMPUTE, gap_us=15)
+    _, summary, _ = run(builder, kernel_gap_us=2, launch_latency_us=8)
+    assert summary.iteration_time_s == pytest.approx(53 * US)
+    assert summary.compute_s == pytest.approx(20 * US)
+    assert summary.launch_gap_s == pytest.approx(2 * US)
+    assert summary.host_bound_s == pytest.approx(31 * US)
 
 
 def test_counts_shares_and_utilisation() -> None:
@@ -122,18 +138,19 @@ def test_several_iterations_are_averaged_without_the_first() -> None:
 
 
 def test_utilisation_by_type() -> None:
-    # bf16 at 1e15 and fp32 at 5e13: 1 + 2 us of 100. tf32 has no rate here and counts at that of fp32; attention
-    # as a plain kernel counts with the type that most have.
+    # bf16 at 1e15 and fp32 at 5e13: 1 + 3 us of 100. tf32 has no rate here and counts at that of fp32;
+    # attention as a plain kernel counts with the type that most have.
     builder = JobBuilder()
     rank = builder.rank(0)
     rank.gemm(40, flops=8e8, type_a=14)
     rank.kernel(10, op_kind="attention", flops=2e8)
-    rank.gemm(40, flops=5e7, type_a=0)
+    rank.gemm(35, flops=5e7, type_a=0)
     rank.gemm(5, flops=5e7, type_a=0, compute_type=77)
+    rank.add("conv", stream=0, duration_us=5, op_kind="conv", flops=5e7, dtype=0)
     rank.kernel(5, op_kind="elementwise", flops=1e12)
     _, summary, _ = run(builder)
-    assert summary.matrix_flops == pytest.approx({"bf16": 1e9, "fp32": 5e7, "tf32": 5e7})
-    assert summary.hfu == pytest.approx(0.03)
+    assert summary.matrix_flops == pytest.approx({"bf16": 1e9, "fp32": 5e7, "tf32": 1e8})
+    assert summary.hfu == pytest.approx(0.04)
 
 
 def test_memory_of_the_fullest_rank() -> None:

@@ -71,7 +71,7 @@ def _wrap_split_group(c10d: Any, session: Session) -> None:
 
 
 def split_color(ranks: Sequence[int]) -> int:
-    """The colour that ``ProcessGroupNCCL::split`` gives to a group of these ranks in the parent: the smallest.
+    """The colour that ``ProcessGroupNCCL::split`` gives to these ranks of the parent: the smallest.
 
     Seen in the colours that PyTorch 2.14 hands to ncclCommSplit.
     """

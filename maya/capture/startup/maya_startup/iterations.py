@@ -5,8 +5,8 @@ import sys
 import threading
 import time
 from types import ModuleType
-from typing import Any
 
+from .operator_ranges import OperatorRanges
 from .session import Session
 
 _POLL_S = 0.5
@@ -23,7 +23,7 @@ class IterationCounter:
         self._torch = torch
         self._session = session
         self._first_optimizer: object | None = None
-        self._ranges: Any = None
+        self._ranges = OperatorRanges(torch, session.emulator)
         self._peaks = {"peak_allocated_bytes": 0, "peak_reserved_bytes": 0}
         self.num_optimizers = 0
 
@@ -36,12 +36,12 @@ class IterationCounter:
         if optimizer is not self._first_optimizer or session.is_finished:
             return
         session.num_iterations += 1
-        if session.num_iterations == session.warmup_iterations + 1:
-            self._end_ranges()
         session.emulator.mark("iteration", session.num_iterations)
         self.mark_peaks()
-        if session.num_iterations == session.warmup_iterations:
-            self._begin_ranges()
+        if session.num_iterations == session.warmup_iterations and self._torch.cuda.is_initialized():
+            self._ranges.begin()
+        elif session.num_iterations == session.warmup_iterations + 1:
+            self._ranges.end()
         elif session.num_iterations == session.warmup_iterations + 1 + session.iterations:
             session.emulator.mark("stop", 0)
             session.stop_program()
@@ -55,26 +55,6 @@ class IterationCounter:
             name = f"peak_{kind}_bytes"
             self._peaks[name] = max(self._peaks[name], stats[f"{kind}_bytes"]["all"]["peak"])
             self._session.emulator.mark(name, self._peaks[name])
-
-    def _begin_ranges(self) -> None:
-        if not self._torch.cuda.is_initialized():
-            return
-        ranges = self._torch.autograd.profiler.emit_nvtx(record_shapes=True)
-        try:
-            ranges.__enter__()
-        except RuntimeError as error:
-            # The program runs a profiler of its own, and PyTorch has room for one.
-            print(f"maya: operator sizes are not recorded: {error}", flush=True)
-            return
-        self._ranges = ranges
-        self._session.emulator.mark("shapes", 1)
-
-    def _end_ranges(self) -> None:
-        if self._ranges is None:
-            return
-        self._session.emulator.mark("shapes", 0)
-        self._ranges.__exit__(None, None, None)
-        self._ranges = None
 
 
 def count_iterations(torch: ModuleType, session: Session) -> IterationCounter:
