@@ -8,7 +8,8 @@
 #include <vector>
 
 extern "C" void** __cudaRegisterFatBinary(void*);
-extern "C" void __cudaRegisterFunction(void**, const char*, char*, const char*, int, uint3*, uint3*, dim3*, dim3*, int*);
+extern "C" void __cudaRegisterFunction(void**, const char*, char*, const char*, int, uint3*, uint3*, dim3*,
+                                       dim3*, int*);
 
 namespace {
 
@@ -65,7 +66,8 @@ int main() {
   float functor = 0;
   void* pointers[1] = {};
   void* arguments[] = {&num_elements, &functor, pointers};
-  report("cudaLaunchKernel", [&] { cudaLaunchKernel(&stub, {1024, 1, 1}, {128, 1, 1}, arguments, 0, stream); });
+  report("cudaLaunchKernel",
+         [&] { cudaLaunchKernel(&stub, {1024, 1, 1}, {128, 1, 1}, arguments, 0, stream); });
   report("cudaEventRecord", [&] { cudaEventRecord(event, stream); });
   report("cudaStreamWaitEvent", [&] { cudaStreamWaitEvent(nullptr, event, 0); });
   report("cudaEventQuery", [&] { cudaEventQuery(event); });

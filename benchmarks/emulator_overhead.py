@@ -31,7 +31,15 @@ def compile_benchmark(library_dir: Path, target: Path) -> None:
         raise SystemExit("A C++ compiler is needed: set CXX or install g++.")
     includes = [f"-isystem{d / 'include'}" for d in find_environment().cuda_dirs if (d / "include").is_dir()]
     library = library_dir / "libmaya_emulator.so"
-    command = [compiler, "-std=c++20", "-O2", *includes, str(SOURCE), str(library), f"-Wl,-rpath,{library_dir}"]
+    command = [
+        compiler,
+        "-std=c++20",
+        "-O2",
+        *includes,
+        str(SOURCE),
+        str(library),
+        f"-Wl,-rpath,{library_dir}",
+    ]
     subprocess.run([*command, "-o", str(target)], check=True)
 
 
@@ -41,7 +49,9 @@ def measure() -> dict[str, tuple[float, float, float]]:
         program = Path(folder) / "emulator_overhead"
         compile_benchmark(emulator_dir(), program)
         environment = {**os.environ, "MAYA_GPU": GPU, "MAYA_TRACE_DIR": folder}
-        output = subprocess.run([str(program)], env=environment, check=True, capture_output=True, text=True).stdout
+        output = subprocess.run(
+            [str(program)], env=environment, check=True, capture_output=True, text=True
+        ).stdout
     rows = (line.split() for line in output.splitlines())
     return {name: (float(median), float(p99), float(rate)) for name, median, p99, rate in rows}
 

@@ -63,6 +63,7 @@ def common_environment(
         MAYA_GPU=gpu_properties(spec.gpu),
         MAYA_NUM_DEVICES=str(min(spec.gpus_per_node, spec.world_size)),
         MAYA_MODE=spec.mode,
+        MAYA_WORLD_SIZE=str(spec.world_size),
         MAYA_EXCHANGE=str(exchange),
         MAYA_EXCHANGE_TIMEOUT_S=str(math.ceil(spec.capture.timeout_s)),
         MAYA_STRICT="1" if spec.capture.strict else "0",

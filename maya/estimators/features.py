@@ -109,6 +109,8 @@ def _gather(launch: Launch) -> float:
     if not indices:
         return 2.0 * launch.grid_elements * launch.element_bytes
     bytes_each = 4 if "vectorized_gather" in launch.name else launch.element_bytes
+    if launch.operator == "aten::gather":  # the index has the shape of the result, expanded along its rows
+        return indices * 2.0 * bytes_each
     return indices * (2.0 * width * bytes_each + 8)
 
 
@@ -299,8 +301,9 @@ def _features(row: object) -> dict[str, object]:
 def _attention_features(launch: Launch) -> dict[str, object] | None:
     """Dims of a fused attention kernel, from the operator that launched it.
 
-    _scaled_dot_product_* take [batch, heads, sequence, dim]; _flash_attention_* and _efficient_attention_* take
-    [batch, sequence, heads, dim]. A backward operator has the gradient of the output first.
+    _scaled_dot_product_* take [batch, heads, sequence, dim]; _flash_attention_* and
+    _efficient_attention_* take [batch, sequence, heads, dim]. A backward operator has the gradient of the
+    output first.
     """
     backward = bool(ATTENTION_BACKWARD.search(launch.name))
     if not backward and not ATTENTION_FORWARD.search(launch.name):

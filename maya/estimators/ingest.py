@@ -220,8 +220,12 @@ def _drop_implausible(rows: pd.DataFrame, gpu: GpuConfig) -> tuple[pd.DataFrame,
         busbw = rows.bytes * factor / (rows.duration_us * 1e-6)
         best = rows.assign(busbw=busbw).groupby(["op", "num_gpus", "dtype"]).busbw.transform("max")
         reasons[f"bus bandwidth never above {MIN_PCIE_BUSBW:.0e} B/s"] = best < MIN_PCIE_BUSBW
-    bad = np.logical_or.reduce(list(reasons.values())) if len(rows) else np.zeros(0, bool)
-    counts = {reason: int(mask.sum()) for reason, mask in reasons.items() if mask.any()}
+    bad = np.zeros(len(rows), bool)
+    counts: dict[str, int] = {}
+    for reason, mask in reasons.items():
+        if num_new := int((mask & ~bad).sum()):
+            counts[reason] = num_new
+        bad |= mask
     keys = [c for c in rows.columns if c not in ("duration_us", "source")]
     kept = rows[~bad].sort_values("duration_us", kind="stable").drop_duplicates(keys)
     repeated = int((~bad).sum()) - len(kept)

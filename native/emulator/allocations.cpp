@@ -31,7 +31,9 @@ std::atomic<uintptr_t> next_address{kFirstAddress};
 
 }  // namespace
 
-size_t round_to_pages(size_t bytes) { return (bytes + kDevicePageBytes - 1) / kDevicePageBytes * kDevicePageBytes; }
+size_t round_to_pages(size_t bytes) {
+  return (bytes + kDevicePageBytes - 1) / kDevicePageBytes * kDevicePageBytes;
+}
 
 void* map_pages(size_t bytes, bool is_accessible) {
   size_t mapped_bytes = round_to_pages(bytes);
@@ -89,6 +91,8 @@ bool take_device_bytes(int device, int64_t bytes) {
   return true;
 }
 
-void give_device_bytes(int device, int64_t bytes) { bytes_used[static_cast<size_t>(device)].fetch_sub(bytes); }
+void give_device_bytes(int device, int64_t bytes) {
+  bytes_used[static_cast<size_t>(device)].fetch_sub(bytes);
+}
 
 }  // namespace maya

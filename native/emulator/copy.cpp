@@ -30,7 +30,8 @@ bool is_host(const Allocation& allocation) {
 }
 
 MemcpyDirection direction_of(const Allocation& target, const Allocation& source) {
-  if (is_host(target)) return is_host(source) ? MemcpyDirection::host_to_host : MemcpyDirection::device_to_host;
+  if (is_host(target))
+    return is_host(source) ? MemcpyDirection::host_to_host : MemcpyDirection::device_to_host;
   if (is_host(source)) return MemcpyDirection::host_to_device;
   return target.device == source.device ? MemcpyDirection::device_to_device : MemcpyDirection::peer_to_peer;
 }
@@ -38,11 +39,14 @@ MemcpyDirection direction_of(const Allocation& target, const Allocation& source)
 // Whether the host waits for the copy. Source: CUDA API reference, "API synchronization behavior".
 bool blocks_host(MemcpyDirection direction, bool is_pinned, bool is_synchronous, size_t bytes) {
   switch (direction) {
-    case MemcpyDirection::host_to_host: return true;
-    case MemcpyDirection::device_to_host: return is_synchronous || !is_pinned;
+    case MemcpyDirection::host_to_host:
+      return true;
+    case MemcpyDirection::device_to_host:
+      return is_synchronous || !is_pinned;
     case MemcpyDirection::host_to_device:
       return is_pinned ? is_synchronous : is_synchronous || bytes > kStagedBytes;
-    default: return false;
+    default:
+      return false;
   }
 }
 
@@ -88,14 +92,15 @@ void fill_now(void* target, unsigned value, size_t element_bytes, size_t count) 
   } else if (element_bytes == 1) {
     memset(target, static_cast<int>(value), bytes);
   } else {
-    for (size_t i = 0; i < count; ++i) memcpy(static_cast<char*>(target) + i * element_bytes, &value, element_bytes);
+    for (size_t i = 0; i < count; ++i)
+      memcpy(static_cast<char*>(target) + i * element_bytes, &value, element_bytes);
   }
 }
 
 }  // namespace
 
-cudaError_t copy_rows(void* target, const void* source, const Rows& rows, cudaMemcpyKind kind, CUstream stream,
-                      bool is_synchronous) {
+cudaError_t copy_rows(void* target, const void* source, const Rows& rows, cudaMemcpyKind kind,
+                      CUstream stream, bool is_synchronous) {
   size_t bytes = rows.width_bytes * rows.height;
   if (bytes == 0) return cudaSuccess;
   if (target == nullptr || source == nullptr) return cudaErrorInvalidValue;
@@ -109,8 +114,8 @@ cudaError_t copy_rows(void* target, const void* source, const Rows& rows, cudaMe
   {
     Call call;
     bool is_blocking = blocks_host(direction, is_pinned, is_synchronous, bytes);
-    call.record(Kind::memcpy, {stream_id(stream), static_cast<int64_t>(direction), static_cast<int64_t>(bytes),
-                               is_pinned, is_blocking});
+    call.record(Kind::memcpy, {stream_id(stream), static_cast<int64_t>(direction),
+                               static_cast<int64_t>(bytes), is_pinned, is_blocking});
   }
   UntimedSection untimed;
   if (bytes <= kPayloadLimitBytes) {
@@ -155,7 +160,8 @@ cudaError_t cudaMemcpy(void* target, const void* source, size_t bytes, cudaMemcp
   MAYA_COUNT_CALL();
   return runtime_result(maya::copy(target, source, bytes, kind, nullptr, true));
 }
-cudaError_t cudaMemcpyAsync(void* target, const void* source, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+cudaError_t cudaMemcpyAsync(void* target, const void* source, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream) {
   MAYA_COUNT_CALL();
   return runtime_result(maya::copy(target, source, bytes, kind, stream, false));
 }
@@ -164,19 +170,19 @@ cudaError_t cudaMemcpyPeer(void* target, int /*target_device*/, const void* sour
   MAYA_COUNT_CALL();
   return runtime_result(maya::copy(target, source, bytes, cudaMemcpyDefault, nullptr, true));
 }
-cudaError_t cudaMemcpyPeerAsync(void* target, int /*target_device*/, const void* source, int /*source_device*/,
-                                size_t bytes, cudaStream_t stream) {
+cudaError_t cudaMemcpyPeerAsync(void* target, int /*target_device*/, const void* source,
+                                int /*source_device*/, size_t bytes, cudaStream_t stream) {
   MAYA_COUNT_CALL();
   return runtime_result(maya::copy(target, source, bytes, cudaMemcpyDefault, stream, false));
 }
-cudaError_t cudaMemcpy2D(void* target, size_t target_pitch, const void* source, size_t source_pitch, size_t width,
-                         size_t height, cudaMemcpyKind kind) {
+cudaError_t cudaMemcpy2D(void* target, size_t target_pitch, const void* source, size_t source_pitch,
+                         size_t width, size_t height, cudaMemcpyKind kind) {
   MAYA_COUNT_CALL();
   return runtime_result(
       maya::copy_rows(target, source, {width, height, target_pitch, source_pitch}, kind, nullptr, true));
 }
-cudaError_t cudaMemcpy2DAsync(void* target, size_t target_pitch, const void* source, size_t source_pitch, size_t width,
-                              size_t height, cudaMemcpyKind kind, cudaStream_t stream) {
+cudaError_t cudaMemcpy2DAsync(void* target, size_t target_pitch, const void* source, size_t source_pitch,
+                              size_t width, size_t height, cudaMemcpyKind kind, cudaStream_t stream) {
   MAYA_COUNT_CALL();
   return runtime_result(
       maya::copy_rows(target, source, {width, height, target_pitch, source_pitch}, kind, stream, false));

@@ -12,8 +12,8 @@ namespace {
 // Attributes of .nv.info sections, as listed by `cuobjdump -elf`: a format byte, an attribute byte,
 // and two bytes of value or of payload size.
 constexpr uint8_t kFormatSized = 4;
-constexpr uint8_t kKernelParameter = 0x17;   // EIATTR_KPARAM_INFO
-constexpr uint8_t kRegisterCount = 0x2f;     // EIATTR_REGCOUNT
+constexpr uint8_t kKernelParameter = 0x17;  // EIATTR_KPARAM_INFO
+constexpr uint8_t kRegisterCount = 0x2f;    // EIATTR_REGCOUNT
 
 struct Attribute {
   uint8_t code;

@@ -4,7 +4,9 @@
 // tensor-core devices a second one without them, which PyTorch chooses where TF32 is not allowed.
 #include <cudnn.h>
 
+#include <algorithm>
 #include <cstring>
+#include <memory>
 #include <string_view>
 
 #include "cudnn_descriptor.h"

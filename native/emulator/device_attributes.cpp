@@ -118,50 +118,88 @@ bool device_attribute(int attribute, int device, int* value) {
   switch (attribute) {
     case cudaDevAttrMaxThreadsPerBlock:
     case cudaDevAttrMaxBlockDimX:
-    case cudaDevAttrMaxBlockDimY: return answer(1024);
-    case cudaDevAttrMaxBlockDimZ: return answer(64);
-    case cudaDevAttrMaxGridDimX: return answer(INT_MAX);
+    case cudaDevAttrMaxBlockDimY:
+      return answer(1024);
+    case cudaDevAttrMaxBlockDimZ:
+      return answer(64);
+    case cudaDevAttrMaxGridDimX:
+      return answer(INT_MAX);
     case cudaDevAttrMaxGridDimY:
-    case cudaDevAttrMaxGridDimZ: return answer(65535);
-    case cudaDevAttrMaxSharedMemoryPerBlock: return answer(g.shared_bytes_per_block);
-    case cudaDevAttrTotalConstantMemory: return answer(65536);
-    case cudaDevAttrWarpSize: return answer(32);
-    case cudaDevAttrMaxPitch: return answer(INT_MAX);
+    case cudaDevAttrMaxGridDimZ:
+      return answer(65535);
+    case cudaDevAttrMaxSharedMemoryPerBlock:
+      return answer(g.shared_bytes_per_block);
+    case cudaDevAttrTotalConstantMemory:
+      return answer(65536);
+    case cudaDevAttrWarpSize:
+      return answer(32);
+    case cudaDevAttrMaxPitch:
+      return answer(INT_MAX);
     case cudaDevAttrMaxRegistersPerBlock:
-    case cudaDevAttrMaxRegistersPerMultiprocessor: return answer(65536);
-    case cudaDevAttrClockRate: return answer(g.sm_clock_khz);
+    case cudaDevAttrMaxRegistersPerMultiprocessor:
+      return answer(65536);
+    case cudaDevAttrClockRate:
+      return answer(g.sm_clock_khz);
     case cudaDevAttrTextureAlignment:
-    case cudaDevAttrSurfaceAlignment: return answer(512);
-    case cudaDevAttrTexturePitchAlignment: return answer(32);
-    case cudaDevAttrMultiProcessorCount: return answer(g.num_sms);
-    case cudaDevAttrPciBusId: return answer(pci_bus(physical_device(device)));
-    case cudaDevAttrMemoryClockRate: return answer(g.memory_clock_khz);
-    case cudaDevAttrGlobalMemoryBusWidth: return answer(g.memory_bus_bits);
-    case cudaDevAttrL2CacheSize: return answer(g.l2_bytes);
-    case cudaDevAttrMaxThreadsPerMultiProcessor: return answer(g.max_threads_per_sm);
-    case cudaDevAttrAsyncEngineCount: return answer(g.async_engines);
-    case cudaDevAttrComputeCapabilityMajor: return answer(g.compute_major);
-    case cudaDevAttrComputeCapabilityMinor: return answer(g.compute_minor);
-    case cudaDevAttrMaxSharedMemoryPerMultiprocessor: return answer(g.shared_bytes_per_sm);
-    case cudaDevAttrSingleToDoublePrecisionPerfRatio: return answer(single_to_double_ratio());
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: return answer(g.shared_bytes_per_block_optin);
-    case cudaDevAttrMaxBlocksPerMultiprocessor: return answer(g.max_blocks_per_sm);
-    case cudaDevAttrMaxPersistingL2CacheSize: return answer(persisting_l2_bytes());
-    case cudaDevAttrMaxAccessPolicyWindowSize: return answer(persisting_l2_bytes() > 0 ? 134217728 : 0);
-    case cudaDevAttrReservedSharedMemoryPerBlock: return answer(g.compute_major >= 8 ? 1024 : 0);
-    case cudaDevAttrMemoryPoolSupportedHandleTypes: return answer(cudaMemHandleTypePosixFileDescriptor);
-    case cudaDevAttrClusterLaunch: return answer(g.compute_major >= 9);
-    case cudaDevAttrMemSyncDomainCount: return answer(g.compute_major >= 9 ? 4 : 1);
-    case cudaDevAttrNumaId: return answer(-1);
-    case cudaDevAttrHostNumaId: return answer(0);
+    case cudaDevAttrSurfaceAlignment:
+      return answer(512);
+    case cudaDevAttrTexturePitchAlignment:
+      return answer(32);
+    case cudaDevAttrMultiProcessorCount:
+      return answer(g.num_sms);
+    case cudaDevAttrPciBusId:
+      return answer(pci_bus(physical_device(device)));
+    case cudaDevAttrMemoryClockRate:
+      return answer(g.memory_clock_khz);
+    case cudaDevAttrGlobalMemoryBusWidth:
+      return answer(g.memory_bus_bits);
+    case cudaDevAttrL2CacheSize:
+      return answer(g.l2_bytes);
+    case cudaDevAttrMaxThreadsPerMultiProcessor:
+      return answer(g.max_threads_per_sm);
+    case cudaDevAttrAsyncEngineCount:
+      return answer(g.async_engines);
+    case cudaDevAttrComputeCapabilityMajor:
+      return answer(g.compute_major);
+    case cudaDevAttrComputeCapabilityMinor:
+      return answer(g.compute_minor);
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
+      return answer(g.shared_bytes_per_sm);
+    case cudaDevAttrSingleToDoublePrecisionPerfRatio:
+      return answer(single_to_double_ratio());
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      return answer(g.shared_bytes_per_block_optin);
+    case cudaDevAttrMaxBlocksPerMultiprocessor:
+      return answer(g.max_blocks_per_sm);
+    case cudaDevAttrMaxPersistingL2CacheSize:
+      return answer(persisting_l2_bytes());
+    case cudaDevAttrMaxAccessPolicyWindowSize:
+      return answer(persisting_l2_bytes() > 0 ? 134217728 : 0);
+    case cudaDevAttrReservedSharedMemoryPerBlock:
+      return answer(g.compute_major >= 8 ? 1024 : 0);
+    case cudaDevAttrMemoryPoolSupportedHandleTypes:
+      return answer(cudaMemHandleTypePosixFileDescriptor);
+    case cudaDevAttrClusterLaunch:
+      return answer(g.compute_major >= 9);
+    case cudaDevAttrMemSyncDomainCount:
+      return answer(g.compute_major >= 9 ? 4 : 1);
+    case cudaDevAttrNumaId:
+      return answer(-1);
+    case cudaDevAttrHostNumaId:
+      return answer(0);
 
-    case cudaDevAttrMaxTexture1DWidth: return answer(kMaxTexture1D);
+    case cudaDevAttrMaxTexture1DWidth:
+      return answer(kMaxTexture1D);
     case cudaDevAttrMaxTexture2DWidth:
     case cudaDevAttrMaxTexture2DLinearWidth:
-    case cudaDevAttrMaxTexture2DLinearHeight: return answer(kMaxTexture2D);
-    case cudaDevAttrMaxTexture2DHeight: return answer(65536);
-    case cudaDevAttrMaxTexture2DLinearPitch: return answer(2097120);
-    case cudaDevAttrMaxTexture1DLinearWidth: return answer(268435456);
+    case cudaDevAttrMaxTexture2DLinearHeight:
+      return answer(kMaxTexture2D);
+    case cudaDevAttrMaxTexture2DHeight:
+      return answer(65536);
+    case cudaDevAttrMaxTexture2DLinearPitch:
+      return answer(2097120);
+    case cudaDevAttrMaxTexture1DLinearWidth:
+      return answer(268435456);
     case cudaDevAttrMaxTexture3DWidth:
     case cudaDevAttrMaxTexture3DHeight:
     case cudaDevAttrMaxTexture3DDepth:
@@ -170,13 +208,15 @@ bool device_attribute(int attribute, int device, int* value) {
     case cudaDevAttrMaxTexture3DDepthAlt:
     case cudaDevAttrMaxSurface3DWidth:
     case cudaDevAttrMaxSurface3DHeight:
-    case cudaDevAttrMaxSurface3DDepth: return answer(kMaxTexture3D);
+    case cudaDevAttrMaxSurface3DDepth:
+      return answer(kMaxTexture3D);
     case cudaDevAttrMaxTexture2DLayeredLayers:
     case cudaDevAttrMaxTexture1DLayeredLayers:
     case cudaDevAttrMaxTextureCubemapLayeredLayers:
     case cudaDevAttrMaxSurface1DLayeredLayers:
     case cudaDevAttrMaxSurface2DLayeredLayers:
-    case cudaDevAttrMaxSurfaceCubemapLayeredLayers: return answer(kMaxLayers);
+    case cudaDevAttrMaxSurfaceCubemapLayeredLayers:
+      return answer(kMaxLayers);
     case cudaDevAttrMaxTexture2DLayeredWidth:
     case cudaDevAttrMaxTexture2DLayeredHeight:
     case cudaDevAttrMaxTexture1DLayeredWidth:
@@ -194,7 +234,8 @@ bool device_attribute(int attribute, int device, int* value) {
     case cudaDevAttrMaxSurfaceCubemapLayeredWidth:
     case cudaDevAttrMaxTexture2DMipmappedWidth:
     case cudaDevAttrMaxTexture2DMipmappedHeight:
-    case cudaDevAttrMaxTexture1DMipmappedWidth: return answer(kMaxSurface);
+    case cudaDevAttrMaxTexture1DMipmappedWidth:
+      return answer(kMaxSurface);
 
     case cudaDevAttrGpuOverlap:
     case cudaDevAttrCanMapHostMemory:
@@ -218,8 +259,10 @@ bool device_attribute(int attribute, int device, int* value) {
     case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS:
-    case CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR: return answer(1);
-    case CU_DEVICE_ATTRIBUTE_TENSOR_MAP_ACCESS_SUPPORTED: return answer(g.compute_major >= 9);
+    case CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR:
+      return answer(1);
+    case CU_DEVICE_ATTRIBUTE_TENSOR_MAP_ACCESS_SUPPORTED:
+      return answer(g.compute_major >= 9);
     default:
       // What is left are abilities that no emulated device has: multicast, fabric handles, GPUDirect, ...
       *value = 0;
@@ -244,7 +287,8 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
   MAYA_COUNT_CALL();
   if (maya::num_devices() == 0) return runtime_result(cudaErrorNoDevice);
   if (device < 0 || device >= maya::num_devices()) return runtime_result(cudaErrorInvalidDevice);
-  return runtime_result(maya::device_attribute(attribute, device, value) ? cudaSuccess : cudaErrorInvalidValue);
+  return runtime_result(maya::device_attribute(attribute, device, value) ? cudaSuccess
+                                                                         : cudaErrorInvalidValue);
 }
 
 }  // extern "C"

@@ -45,7 +45,8 @@ CUresult cuDriverGetVersion(int* version) {
   return CUDA_SUCCESS;
 }
 CUresult cuGetErrorName(CUresult error, const char** name) {
-  // Names differ between the two APIs (cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY); the number is said too.
+  // Names differ between the two APIs (cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY); the number is
+  // said too.
   thread_local char text[96];
   snprintf(text, sizeof(text), "CUDA error %d (%s)", static_cast<int>(error),
            maya::error_name(static_cast<cudaError_t>(error)));

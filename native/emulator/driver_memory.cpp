@@ -43,7 +43,8 @@ void drop_reference(VirtualMemory& all, CUmemGenericAllocationHandle handle) {
   all.physical.erase(found);
 }
 
-cudaError_t create_physical(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp& properties) {
+cudaError_t create_physical(CUmemGenericAllocationHandle* handle, size_t bytes,
+                            const CUmemAllocationProp& properties) {
   if (bytes == 0 || bytes % kDevicePageBytes != 0) return cudaErrorInvalidValue;
   int device = properties.location.id;
   if (device < 0 || device >= num_devices()) return cudaErrorInvalidDevice;
@@ -88,7 +89,8 @@ cudaError_t unmap_physical(CUdeviceptr address, size_t bytes) {
   for (CUdeviceptr at = address; at < address + bytes;) {
     AllocationEntry entry;
     auto mapping = all.mappings.find(at);
-    if (mapping == all.mappings.end() || !remove_allocation(pointer(at), &entry)) return cudaErrorInvalidValue;
+    if (mapping == all.mappings.end() || !remove_allocation(pointer(at), &entry))
+      return cudaErrorInvalidValue;
     madvise(pointer(at), entry.allocation.bytes, MADV_DONTNEED);
     mprotect(pointer(at), entry.allocation.bytes, PROT_NONE);
     drop_reference(all, mapping->second);
@@ -109,25 +111,48 @@ CUresult pointer_attribute(void* data, CUpointer_attribute attribute, CUdevicept
   Allocation allocation = find_allocation(pointer(address));
   if (allocation.space == Space::unknown) return CUDA_ERROR_INVALID_VALUE;
   switch (attribute) {
-    case CU_POINTER_ATTRIBUTE_CONTEXT: *static_cast<CUcontext*>(data) = primary_context(allocation.device); break;
-    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: *static_cast<unsigned*>(data) = memory_type(allocation); break;
-    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: *static_cast<CUdeviceptr*>(data) = address; break;
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+      *static_cast<CUcontext*>(data) = primary_context(allocation.device);
+      break;
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+      *static_cast<unsigned*>(data) = memory_type(allocation);
+      break;
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+      *static_cast<CUdeviceptr*>(data) = address;
+      break;
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
       if (allocation.space == Space::device) return CUDA_ERROR_INVALID_VALUE;
       *static_cast<void**>(data) = pointer(address);
       break;
-    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: *static_cast<unsigned*>(data) = 0; break;
-    case CU_POINTER_ATTRIBUTE_BUFFER_ID: *static_cast<unsigned long long*>(data) = allocation.address; break;
-    case CU_POINTER_ATTRIBUTE_IS_MANAGED: *static_cast<unsigned*>(data) = allocation.space == Space::managed; break;
-    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *static_cast<int*>(data) = allocation.device; break;
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+      *static_cast<unsigned*>(data) = 0;
+      break;
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+      *static_cast<unsigned long long*>(data) = allocation.address;
+      break;
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+      *static_cast<unsigned*>(data) = allocation.space == Space::managed;
+      break;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+      *static_cast<int*>(data) = allocation.device;
+      break;
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
       *static_cast<int*>(data) = allocation.space == Space::device;
       break;
-    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *static_cast<CUdeviceptr*>(data) = allocation.address; break;
-    case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *static_cast<size_t*>(data) = allocation.bytes; break;
-    case CU_POINTER_ATTRIBUTE_MAPPED: *static_cast<int*>(data) = 1; break;
-    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: *static_cast<unsigned*>(data) = CU_MEM_HANDLE_TYPE_NONE; break;
-    default: return CUDA_ERROR_NOT_SUPPORTED;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+      *static_cast<CUdeviceptr*>(data) = allocation.address;
+      break;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+      *static_cast<size_t*>(data) = allocation.bytes;
+      break;
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+      *static_cast<int*>(data) = 1;
+      break;
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+      *static_cast<unsigned*>(data) = CU_MEM_HANDLE_TYPE_NONE;
+      break;
+    default:
+      return CUDA_ERROR_NOT_SUPPORTED;
   }
   return CUDA_SUCCESS;
 }
@@ -149,7 +174,8 @@ CUresult cuMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
 CUresult cuMemAlloc(CUdeviceptr* address, size_t bytes) {
   MAYA_COUNT_CALL();
   if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-  return driver_result(maya::allocate_device(reinterpret_cast<void**>(address), bytes, Memory::device, nullptr));
+  return driver_result(
+      maya::allocate_device(reinterpret_cast<void**>(address), bytes, Memory::device, nullptr));
 }
 CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream stream) {
   MAYA_COUNT_CALL();
@@ -158,7 +184,8 @@ CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream stream) {
 }
 CUresult cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsigned /*flags*/) {
   MAYA_COUNT_CALL();
-  return driver_result(maya::allocate_device(reinterpret_cast<void**>(address), bytes, Memory::managed, nullptr));
+  return driver_result(
+      maya::allocate_device(reinterpret_cast<void**>(address), bytes, Memory::managed, nullptr));
 }
 CUresult cuMemAllocHost(void** address, size_t bytes) {
   MAYA_COUNT_CALL();
@@ -189,7 +216,8 @@ CUresult cuMemHostUnregister(void* address) {
   return driver_result(maya::unregister_host(address));
 }
 CUresult cuMemHostGetDevicePointer(CUdeviceptr* device_address, void* host_address, unsigned flags) {
-  return driver_result(cudaHostGetDevicePointer(reinterpret_cast<void**>(device_address), host_address, flags));
+  return driver_result(
+      cudaHostGetDevicePointer(reinterpret_cast<void**>(device_address), host_address, flags));
 }
 
 CUresult cuMemcpy(CUdeviceptr target, CUdeviceptr source, size_t bytes) {
@@ -218,11 +246,13 @@ CUresult cuMemcpyDtoHAsync(void* target, CUdeviceptr source, size_t bytes, CUstr
 }
 CUresult cuMemcpyDtoD(CUdeviceptr target, CUdeviceptr source, size_t bytes) {
   MAYA_COUNT_CALL();
-  return driver_result(maya::copy(pointer(target), pointer(source), bytes, cudaMemcpyDeviceToDevice, nullptr, true));
+  return driver_result(
+      maya::copy(pointer(target), pointer(source), bytes, cudaMemcpyDeviceToDevice, nullptr, true));
 }
 CUresult cuMemcpyDtoDAsync(CUdeviceptr target, CUdeviceptr source, size_t bytes, CUstream stream) {
   MAYA_COUNT_CALL();
-  return driver_result(maya::copy(pointer(target), pointer(source), bytes, cudaMemcpyDeviceToDevice, stream, false));
+  return driver_result(
+      maya::copy(pointer(target), pointer(source), bytes, cudaMemcpyDeviceToDevice, stream, false));
 }
 CUresult cuMemsetD8(CUdeviceptr target, unsigned char value, size_t count) {
   MAYA_COUNT_CALL();
@@ -250,7 +280,8 @@ CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevi
   return maya::pointer_attribute(data, attribute, address);
 }
 // Attributes that the pointer does not have are set to zero, and the call succeeds.
-CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes, void** data, CUdeviceptr address) {
+CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes, void** data,
+                                CUdeviceptr address) {
   MAYA_COUNT_CALL();
   for (unsigned i = 0; i < count; ++i) {
     if (maya::pointer_attribute(data[i], attributes[i], address) != CUDA_SUCCESS) {
@@ -293,8 +324,8 @@ CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
   maya::unmap_pages(pointer(address), bytes);
   return CUDA_SUCCESS;
 }
-CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp* properties,
-                     unsigned long long /*flags*/) {
+CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes,
+                     const CUmemAllocationProp* properties, unsigned long long /*flags*/) {
   MAYA_COUNT_CALL();
   return driver_result(maya::create_physical(handle, bytes, *properties));
 }
@@ -316,7 +347,8 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
   MAYA_COUNT_CALL();
   return driver_result(maya::unmap_physical(address, bytes));
 }
-CUresult cuMemSetAccess(CUdeviceptr /*address*/, size_t /*bytes*/, const CUmemAccessDesc* /*list*/, size_t /*count*/) {
+CUresult cuMemSetAccess(CUdeviceptr /*address*/, size_t /*bytes*/, const CUmemAccessDesc* /*list*/,
+                        size_t /*count*/) {
   MAYA_COUNT_CALL();
   return CUDA_SUCCESS;
 }
@@ -330,7 +362,8 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void*
   ++all.physical[*handle].num_references;
   return CUDA_SUCCESS;
 }
-CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties, CUmemGenericAllocationHandle handle) {
+CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties,
+                                                CUmemGenericAllocationHandle handle) {
   MAYA_COUNT_CALL();
   maya::VirtualMemory& all = maya::virtual_memory();
   std::lock_guard lock(all.mutex);
@@ -349,7 +382,8 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* /*handle*/
   maya::unemulated(__func__);
   return CUDA_ERROR_NOT_SUPPORTED;
 }
-CUresult cuMulticastCreate(CUmemGenericAllocationHandle* /*handle*/, const CUmulticastObjectProp* /*properties*/) {
+CUresult cuMulticastCreate(CUmemGenericAllocationHandle* /*handle*/,
+                           const CUmulticastObjectProp* /*properties*/) {
   maya::unemulated(__func__);
   return CUDA_ERROR_NOT_SUPPORTED;
 }
@@ -358,8 +392,8 @@ CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle /*handle*/, CUdevice 
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 CUresult cuMulticastBindMem(CUmemGenericAllocationHandle /*handle*/, size_t /*offset*/,
-                            CUmemGenericAllocationHandle /*memory*/, size_t /*memory_offset*/, size_t /*bytes*/,
-                            unsigned long long /*flags*/) {
+                            CUmemGenericAllocationHandle /*memory*/, size_t /*memory_offset*/,
+                            size_t /*bytes*/, unsigned long long /*flags*/) {
   maya::unemulated(__func__);
   return CUDA_ERROR_NOT_SUPPORTED;
 }

@@ -32,9 +32,15 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
   MAYA_COUNT_CALL();
   return driver_result(maya::wait_event(stream, event, flags));
 }
-CUresult cuStreamGetPriority(CUstream stream, int* priority) { return driver_result(cudaStreamGetPriority(stream, priority)); }
-CUresult cuStreamGetFlags(CUstream stream, unsigned* flags) { return driver_result(cudaStreamGetFlags(stream, flags)); }
-CUresult cuStreamGetId(CUstream stream, unsigned long long* id) { return driver_result(cudaStreamGetId(stream, id)); }
+CUresult cuStreamGetPriority(CUstream stream, int* priority) {
+  return driver_result(cudaStreamGetPriority(stream, priority));
+}
+CUresult cuStreamGetFlags(CUstream stream, unsigned* flags) {
+  return driver_result(cudaStreamGetFlags(stream, flags));
+}
+CUresult cuStreamGetId(CUstream stream, unsigned long long* id) {
+  return driver_result(cudaStreamGetId(stream, id));
+}
 CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
   MAYA_COUNT_CALL();
   int device = 0;

@@ -56,7 +56,8 @@ int64_t allocate_event_id() {
 cudaError_t create_event(CUevent* event, unsigned flags) {
   constexpr unsigned kKnownFlags = cudaEventBlockingSync | cudaEventDisableTiming | cudaEventInterprocess;
   if (event == nullptr || (flags & ~kKnownFlags) != 0) return cudaErrorInvalidValue;
-  if ((flags & cudaEventInterprocess) != 0 && (flags & cudaEventDisableTiming) == 0) return cudaErrorInvalidValue;
+  if ((flags & cudaEventInterprocess) != 0 && (flags & cudaEventDisableTiming) == 0)
+    return cudaErrorInvalidValue;
   use_context(current_device());
   Call call;
   *event = take_event(flags);

@@ -1,7 +1,8 @@
-"""Write stubs for the CUDA functions that PyTorch's libraries import and the emulator does not define.
+"""Write stubs for the functions of the CUDA libraries that the emulator does not define.
 
-A stub records the call and returns its library's own code for an unsupported function. A symbol that
-an object file of the emulator defines gets no stub, so the two never coexist.
+A stub records the call and returns its library's own code for an unsupported function. Without it the call
+would reach the real library, which knows nothing of the emulated devices. A symbol that an object file of
+the emulator defines gets no stub, so the two never coexist.
 """
 
 import argparse
@@ -38,6 +39,11 @@ NOT_SUPPORTED_CODES = {
     "libnvshmem_host.so": 7,  # NVSHMEMX_ERROR_INTERNAL
 }
 
+# Of these only what PyTorch imports: they are loaded beside the emulator and call themselves.
+PARTLY_STUBBED = ("libcufile.so", "libnvshmem_host.so")
+PUBLIC_NAME = re.compile(
+    r"(__cuda|cuda|cu[A-Z]|cublas|cudnn|cufft|curand|cusolver|cusparse|nccl|pnccl|nvshmem)"
+)
 DRIVER_NAME = re.compile(r"cu(?!File)[A-Z]")
 CUDA_ERROR_NOT_SUPPORTED = 801
 
@@ -95,22 +101,18 @@ def imported_symbols(torch_lib_dir: Path) -> set[str]:
     return names
 
 
-def exported_symbols(lib_dirs: list[Path]) -> dict[str, int]:
+def exported_symbols(lib_dirs: list[Path], imported: set[str]) -> dict[str, int]:
     """Functions of the CUDA libraries, with the code that each library has for an unsupported call."""
     codes: dict[str, int] = {}
     for lib_dir in lib_dirs:
         for path in sorted(lib_dir.glob("lib*.so*")):
-            code = NOT_SUPPORTED_CODES.get(path.name[: path.name.find(".so") + 3])
-            if code is not None:
-                symbols = read_symbols(path, SHT_DYNSYM)
-                # Mangled names are of a C++ library linked in, not of the CUDA library's interface.
-                codes.update(
-                    {
-                        s.name: code
-                        for s in symbols
-                        if s.is_defined and s.is_function and not s.name.startswith("_Z")
-                    }
-                )
+            library = path.name[: path.name.find(".so") + 3]
+            if library not in NOT_SUPPORTED_CODES:
+                continue
+            for symbol in read_symbols(path, SHT_DYNSYM):
+                is_wanted = library not in PARTLY_STUBBED or symbol.name in imported
+                if symbol.is_defined and symbol.is_function and is_wanted and PUBLIC_NAME.match(symbol.name):
+                    codes[symbol.name] = NOT_SUPPORTED_CODES[library]
     return codes
 
 
@@ -141,11 +143,13 @@ def main() -> None:
     arguments = parser.parse_args()
 
     imported = imported_symbols(arguments.torch_lib_dir)
-    defined = defined_symbols(arguments.objects)
-    exported = exported_symbols(arguments.cuda_lib_dirs)
+    stubs = exported_symbols(arguments.cuda_lib_dirs, imported)
     # The driver is no package: its functions are known by their names alone.
-    exported.update({name: CUDA_ERROR_NOT_SUPPORTED for name in imported if DRIVER_NAME.match(name)})
-    stubs = {name: code for name, code in exported.items() if name in imported and name not in defined}
+    stubs.update(
+        {name: CUDA_ERROR_NOT_SUPPORTED for name in imported if DRIVER_NAME.match(name) and name not in stubs}
+    )
+    for name in defined_symbols(arguments.objects):
+        stubs.pop(name, None)
     arguments.output.write_text(stub_source(stubs))
 
 

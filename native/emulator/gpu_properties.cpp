@@ -154,7 +154,8 @@ const Devices& devices() {
   const Devices* known = devices_read.load(std::memory_order_acquire);
   if (known != nullptr) return *known;
   std::lock_guard lock(devices_mutex);
-  if (devices_read.load() == nullptr) devices_read.store(new Devices(read_devices()), std::memory_order_release);
+  if (devices_read.load() == nullptr)
+    devices_read.store(new Devices(read_devices()), std::memory_order_release);
   return *devices_read.load();
 }
 
@@ -184,8 +185,9 @@ std::string device_uuid_text(int installed_device) {
   unsigned char b[16];
   device_uuid(installed_device, b);
   char text[48];
-  snprintf(text, sizeof(text), "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1],
-           b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+  snprintf(text, sizeof(text), "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
+           b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14],
+           b[15]);
   return text;
 }
 

@@ -22,10 +22,10 @@ namespace maya {
 struct Step {
   Kind kind;
   int lane;
-  std::vector<int64_t> fields;    // of an operation; the stream is set at the launch
-  int64_t event_ordinal = 0;      // of event_record and stream_wait_event between lanes
+  std::vector<int64_t> fields;       // of an operation; the stream is set at the launch
+  int64_t event_ordinal = 0;         // of event_record and stream_wait_event between lanes
   CUevent external_event = nullptr;  // of external event nodes
-  std::function<void()> effect;   // change of payloads
+  std::function<void()> effect;      // change of payloads
 };
 
 }  // namespace maya
@@ -101,13 +101,20 @@ CUgraphNode add_node(CUgraph graph, CUgraphNodeType type, std::vector<CUgraphNod
 
 CUgraphNodeType node_type(Kind kind) {
   switch (kind) {
-    case Kind::memcpy: return CU_GRAPH_NODE_TYPE_MEMCPY;
-    case Kind::memset: return CU_GRAPH_NODE_TYPE_MEMSET;
-    case Kind::host_func: return CU_GRAPH_NODE_TYPE_HOST;
-    case Kind::graph_launch: return CU_GRAPH_NODE_TYPE_GRAPH;
-    case Kind::event_record: return CU_GRAPH_NODE_TYPE_EVENT_RECORD;
-    case Kind::stream_wait_event: return CU_GRAPH_NODE_TYPE_WAIT_EVENT;
-    default: return CU_GRAPH_NODE_TYPE_KERNEL;
+    case Kind::memcpy:
+      return CU_GRAPH_NODE_TYPE_MEMCPY;
+    case Kind::memset:
+      return CU_GRAPH_NODE_TYPE_MEMSET;
+    case Kind::host_func:
+      return CU_GRAPH_NODE_TYPE_HOST;
+    case Kind::graph_launch:
+      return CU_GRAPH_NODE_TYPE_GRAPH;
+    case Kind::event_record:
+      return CU_GRAPH_NODE_TYPE_EVENT_RECORD;
+    case Kind::stream_wait_event:
+      return CU_GRAPH_NODE_TYPE_WAIT_EVENT;
+    default:
+      return CU_GRAPH_NODE_TYPE_KERNEL;
   }
 }
 
@@ -274,7 +281,9 @@ bool capture_record(Kind kind, const int64_t* fields, int num_fields) {
   return true;
 }
 
-bool is_capturing(CUstream stream) { return num_captures_open() > 0 && stream_object(stream)->capture != nullptr; }
+bool is_capturing(CUstream stream) {
+  return num_captures_open() > 0 && stream_object(stream)->capture != nullptr;
+}
 
 void run_or_capture(CUstream stream, std::function<void()> effect) {
   if (is_capturing(stream)) {
@@ -292,9 +301,9 @@ bool is_unsafe_in_capture() {
   std::lock_guard lock(all.mutex);
   for (Capture* capture : all.open) {
     bool is_own = capture->thread == gettid();
-    bool is_forbidden = is_own ? capture->mode != cudaStreamCaptureModeRelaxed
-                               : thread_mode == cudaStreamCaptureModeGlobal &&
-                                     capture->mode == cudaStreamCaptureModeGlobal;
+    bool is_forbidden =
+        is_own ? capture->mode != cudaStreamCaptureModeRelaxed
+               : thread_mode == cudaStreamCaptureModeGlobal && capture->mode == cudaStreamCaptureModeGlobal;
     if (is_forbidden) {
       capture->is_valid = false;
       return true;
@@ -353,7 +362,8 @@ bool capture_event_wait(CUstream stream, CUevent event, bool is_external, cudaEr
     if (capture->origin->capture != capture) return true;  // that capture has ended
     object->capture = capture;
     object->capture_tail.clear();
-    if (lane_of(*capture, object) == static_cast<int>(capture->streams.size())) capture->streams.push_back(object);
+    if (lane_of(*capture, object) == static_cast<int>(capture->streams.size()))
+      capture->streams.push_back(object);
   }
   for (CUgraphNode node : event->capture_tail) {
     if (!contains(object->capture_tail, node)) object->capture_tail.push_back(node);
@@ -374,7 +384,8 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mo
   MAYA_COUNT_CALL();
   return runtime_result(maya::begin_capture(stream, nullptr, mode));
 }
-cudaError_t cudaStreamBeginCaptureToGraph(cudaStream_t stream, cudaGraph_t graph, const cudaGraphNode_t* dependencies,
+cudaError_t cudaStreamBeginCaptureToGraph(cudaStream_t stream, cudaGraph_t graph,
+                                          const cudaGraphNode_t* dependencies,
                                           const cudaGraphEdgeData* /*edges*/, size_t num_dependencies,
                                           cudaStreamCaptureMode mode) {
   MAYA_COUNT_CALL();
@@ -398,9 +409,10 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
   }
   return cudaSuccess;
 }
-cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id,
-                                     cudaGraph_t* graph, const cudaGraphNode_t** dependencies,
-                                     const cudaGraphEdgeData** edges, size_t* num_dependencies) {
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
+                                     unsigned long long* id, cudaGraph_t* graph,
+                                     const cudaGraphNode_t** dependencies, const cudaGraphEdgeData** edges,
+                                     size_t* num_dependencies) {
   cudaStreamIsCapturing(stream, status);
   if (*status != cudaStreamCaptureStatusActive) return cudaSuccess;
   CUstream_st* object = maya::stream_object(stream);
@@ -455,8 +467,8 @@ cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, cudaGraphNodeType* type) 
   *type = static_cast<cudaGraphNodeType>(node->type);
   return cudaSuccess;
 }
-cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t node, cudaGraphNode_t* dependencies, cudaGraphEdgeData* edges,
-                                         size_t* num_dependencies) {
+cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t node, cudaGraphNode_t* dependencies,
+                                         cudaGraphEdgeData* edges, size_t* num_dependencies) {
   MAYA_COUNT_CALL();
   if (dependencies == nullptr) {
     *num_dependencies = node->dependencies.size();
@@ -469,7 +481,8 @@ cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t node, cudaGraphNode_t* 
   }
   return cudaSuccess;
 }
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long /*flags*/) {
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
+                                 unsigned long long /*flags*/) {
   MAYA_COUNT_CALL();
   return runtime_result(maya::instantiate(executable, graph));
 }
@@ -492,8 +505,8 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
   return cudaSuccess;
 }
 
-cudaError_t cudaUserObjectCreate(cudaUserObject_t* object, void* data, cudaHostFn_t destroy, unsigned references,
-                                 unsigned /*flags*/) {
+cudaError_t cudaUserObjectCreate(cudaUserObject_t* object, void* data, cudaHostFn_t destroy,
+                                 unsigned references, unsigned /*flags*/) {
   MAYA_COUNT_CALL();
   *object = new CUuserObject_st{destroy, data, references};
   return cudaSuccess;
@@ -508,7 +521,8 @@ cudaError_t cudaUserObjectRelease(cudaUserObject_t object, unsigned count) {
   maya::release_user_object(object, count);
   return cudaSuccess;
 }
-cudaError_t cudaGraphRetainUserObject(cudaGraph_t graph, cudaUserObject_t object, unsigned count, unsigned flags) {
+cudaError_t cudaGraphRetainUserObject(cudaGraph_t graph, cudaUserObject_t object, unsigned count,
+                                      unsigned flags) {
   MAYA_COUNT_CALL();
   if ((flags & cudaGraphUserObjectMove) == 0) object->references += count;
   graph->user_objects.emplace_back(object, count);
@@ -524,12 +538,14 @@ cudaError_t cudaDeviceGraphMemTrim(int /*device*/) {
   MAYA_COUNT_CALL();
   return cudaSuccess;
 }
-cudaError_t cudaDeviceGetGraphMemAttribute(int /*device*/, cudaGraphMemAttributeType /*attribute*/, void* value) {
+cudaError_t cudaDeviceGetGraphMemAttribute(int /*device*/, cudaGraphMemAttributeType /*attribute*/,
+                                           void* value) {
   MAYA_COUNT_CALL();
   *static_cast<uint64_t*>(value) = 0;  // stream-ordered allocations of a capture are ordinary ones here
   return cudaSuccess;
 }
-cudaError_t cudaDeviceSetGraphMemAttribute(int /*device*/, cudaGraphMemAttributeType /*attribute*/, void* /*value*/) {
+cudaError_t cudaDeviceSetGraphMemAttribute(int /*device*/, cudaGraphMemAttributeType /*attribute*/,
+                                           void* /*value*/) {
   MAYA_COUNT_CALL();
   return cudaSuccess;
 }

@@ -1,6 +1,6 @@
 // Host functions of streams: run once, in call order, on a thread of their own.
-#include <condition_variable>
 #include <atomic>
+#include <condition_variable>
 #include <deque>
 #include <mutex>
 #include <thread>
@@ -112,7 +112,8 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void*
   maya::run_or_capture(stream, [=] { maya::enqueue_host_function(function, data); });
   return cudaSuccess;
 }
-cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t callback, void* data, unsigned /*flags*/) {
+cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t callback, void* data,
+                                  unsigned /*flags*/) {
   MAYA_COUNT_CALL();
   if (callback == nullptr) return runtime_result(cudaErrorInvalidValue);
   if (maya::is_capturing(stream)) {

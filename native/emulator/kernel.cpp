@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kMaxBlockThreads = 1024;
 constexpr int kWarpThreads = 32;
-constexpr int kRegistersPerSm = 65536;       // all compute capabilities from 5.0 on (CUDA Programming Guide)
+constexpr int kRegistersPerSm = 65536;  // all compute capabilities from 5.0 on (CUDA Programming Guide)
 constexpr int64_t kReservedSharedBytes = 1024;  // per block, from compute capability 8.0 on
 
 // Open addressing by pointer: PyTorch registers tens of thousands of kernels while it is loaded, and
@@ -79,17 +79,17 @@ int64_t read_scalar(const void* argument, const ScalarParameter& scalar) {
     case 4: {
       int32_t value;
       memcpy(&value, argument, sizeof(value));
-      return scalar.is_signed ? value : static_cast<uint32_t>(value);
+      return scalar.is_signed ? int64_t{value} : int64_t{static_cast<uint32_t>(value)};
     }
     case 2: {
       int16_t value;
       memcpy(&value, argument, sizeof(value));
-      return scalar.is_signed ? value : static_cast<uint16_t>(value);
+      return scalar.is_signed ? int64_t{value} : int64_t{static_cast<uint16_t>(value)};
     }
     default: {
       int8_t value;
       memcpy(&value, argument, sizeof(value));
-      return scalar.is_signed ? value : static_cast<uint8_t>(value);
+      return scalar.is_signed ? int64_t{value} : int64_t{static_cast<uint8_t>(value)};
     }
   }
 }
@@ -112,8 +112,9 @@ cudaError_t check_shape(const Kernel& kernel, const LaunchShape& shape) {
   }
   if (static_cast<int64_t>(shape.shared_bytes) > dynamic_shared_limit(kernel)) return cudaErrorInvalidValue;
   if (shape.is_cooperative) {
-    int64_t resident = static_cast<int64_t>(max_blocks_per_sm(kernel, static_cast<int>(threads), shape.shared_bytes)) *
-                       gpu().num_sms;
+    int64_t resident =
+        static_cast<int64_t>(max_blocks_per_sm(kernel, static_cast<int>(threads), shape.shared_bytes)) *
+        gpu().num_sms;
     if (static_cast<int64_t>(g.x) * g.y * g.z > resident) return cudaErrorCooperativeLaunchTooLarge;
   }
   return cudaSuccess;
@@ -130,7 +131,9 @@ Kernel* new_kernel(const std::string& name) {
   return kernel;
 }
 
-int registers_of(const Kernel& kernel) { return kernel.num_registers > 0 ? kernel.num_registers : kAssumedRegisters; }
+int registers_of(const Kernel& kernel) {
+  return kernel.num_registers > 0 ? kernel.num_registers : kAssumedRegisters;
+}
 
 int64_t dynamic_shared_limit(const Kernel& kernel) {
   return std::max(kernel.max_dynamic_shared_bytes, gpu().shared_bytes_per_block - kernel.static_shared_bytes);
@@ -141,7 +144,8 @@ int max_blocks_per_sm(const Kernel& kernel, int block_threads, size_t dynamic_sh
   int threads = (block_threads + kWarpThreads - 1) / kWarpThreads * kWarpThreads;
   int64_t reserved = gpu().compute_major >= 8 ? kReservedSharedBytes : 0;
   int64_t shared = static_cast<int64_t>(dynamic_shared_bytes) + kernel.static_shared_bytes + reserved;
-  int64_t blocks = std::min(gpu().max_threads_per_sm / threads, kRegistersPerSm / (registers_of(kernel) * threads));
+  int64_t blocks =
+      std::min(gpu().max_threads_per_sm / threads, kRegistersPerSm / (registers_of(kernel) * threads));
   blocks = std::min<int64_t>(blocks, gpu().max_blocks_per_sm);
   if (shared > 0) blocks = std::min(blocks, gpu().shared_bytes_per_sm / shared);
   return static_cast<int>(blocks);
@@ -157,16 +161,11 @@ cudaError_t launch_kernel(Kernel* kernel, const LaunchShape& shape, void** argum
   describe(kernel);
   const KernelSignature& signature = kernel->signature;
   constexpr int kFixedFields = 10;
-  int64_t fields[kFixedFields + kMaxScalars] = {stream_id(stream),
-                                                kernel->name_id,
-                                                shape.grid.x,
-                                                shape.grid.y,
-                                                shape.grid.z,
-                                                shape.block.x,
-                                                shape.block.y,
-                                                shape.block.z,
-                                                static_cast<int64_t>(shape.shared_bytes),
-                                                trace::kMissing};
+  int64_t fields[kFixedFields + kMaxScalars] = {
+      stream_id(stream), kernel->name_id, shape.grid.x,
+      shape.grid.y,      shape.grid.z,    shape.block.x,
+      shape.block.y,     shape.block.z,   static_cast<int64_t>(shape.shared_bytes),
+      trace::kMissing};
   int num_fields = kFixedFields;
   if (arguments != nullptr) {
     for (const ScalarParameter& scalar : signature.scalars) {
@@ -250,14 +249,14 @@ cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* shared_b
   return cudaSuccess;
 }
 
-cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void** arguments, size_t shared_bytes,
-                             cudaStream_t stream) {
+cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void** arguments,
+                             size_t shared_bytes, cudaStream_t stream) {
   MAYA_COUNT_CALL();
   return runtime_result(
       maya::launch_kernel(maya::find_kernel(function), {grid, block, shared_bytes}, arguments, stream));
 }
-cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments, size_t shared_bytes,
-                               cudaStream_t stream) {
+cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments,
+                               size_t shared_bytes, cudaStream_t stream) {
   return cudaLaunchKernel(kernel, grid, block, arguments, shared_bytes, stream);
 }
 cudaError_t cudaLaunchCooperativeKernel(const void* function, dim3 grid, dim3 block, void** arguments,
@@ -311,13 +310,14 @@ cudaError_t cudaFuncGetName(const char** name, const void* function) {
   *name = kernel->mangled_name;
   return cudaSuccess;
 }
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* num_blocks, const void* function, int block_threads,
-                                                          size_t dynamic_shared_bytes) {
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* num_blocks, const void* function,
+                                                          int block_threads, size_t dynamic_shared_bytes) {
   MAYA_COUNT_CALL();
   return runtime_result(maya::occupancy(num_blocks, function, block_threads, dynamic_shared_bytes));
 }
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* num_blocks, const void* function,
-                                                                   int block_threads, size_t dynamic_shared_bytes,
+                                                                   int block_threads,
+                                                                   size_t dynamic_shared_bytes,
                                                                    unsigned /*flags*/) {
   MAYA_COUNT_CALL();
   return runtime_result(maya::occupancy(num_blocks, function, block_threads, dynamic_shared_bytes));

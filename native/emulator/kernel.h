@@ -12,10 +12,10 @@ namespace maya {
 
 struct Kernel {
   const char* mangled_name = nullptr;
-  KernelSignature signature;   // valid once name_id is set
-  int64_t name_id = 0;         // interned name, 0 before the first launch
+  KernelSignature signature;             // valid once name_id is set
+  int64_t name_id = 0;                   // interned name, 0 before the first launch
   int64_t max_dynamic_shared_bytes = 0;  // what the program opted in to; 0: the default limit
-  int num_registers = 0;       // of the device code where it was read
+  int num_registers = 0;                 // of the device code where it was read
   int static_shared_bytes = 0;
   bool has_read_signature = false;
 };

@@ -57,10 +57,12 @@ struct IntegerType {
   bool is_signed;
 };
 constexpr IntegerType kIntegerTypes[] = {
-    {"int", 4, true},        {"unsigned int", 4, false},       {"long", 8, true},
-    {"unsigned long", 8, false}, {"long long", 8, true},       {"unsigned long long", 8, false},
-    {"short", 2, true},      {"unsigned short", 2, false},     {"bool", 1, false},
-    {"char", 1, true},       {"signed char", 1, true},         {"unsigned char", 1, false},
+    {"int", 4, true},         {"unsigned int", 4, false},
+    {"long", 8, true},        {"unsigned long", 8, false},
+    {"long long", 8, true},   {"unsigned long long", 8, false},
+    {"short", 2, true},       {"unsigned short", 2, false},
+    {"bool", 1, false},       {"char", 1, true},
+    {"signed char", 1, true}, {"unsigned char", 1, false},
 };
 
 std::vector<ScalarParameter> integer_parameters(const std::vector<std::string_view>& parameters) {
@@ -111,7 +113,7 @@ bool multi_tensor_layout(std::string_view type, MultiTensorLayout* layout) {
     } else {
       extra_bytes = is("<double") || is("<long") || is("<c10::complex<float>") ? 8
                     : is("<float") || is("<int")                               ? 4
-                                                                              : 0;
+                                                                               : 0;
       extra_alignment = std::max<size_t>(extra_bytes, 1);
       if (extra_bytes == 0) return false;  // a scalar type whose size is not known here
     }
@@ -145,8 +147,8 @@ KernelSignature read_signature(const char* mangled_name) {
       signature.element_count = ElementCount::multi_tensor;
     }
   } else if (!signature.scalars.empty() &&
-             (has_function(name, "vectorized_elementwise_kernel") || has_function(name, "elementwise_kernel") ||
-              has_function(name, "unrolled_elementwise_kernel") ||
+             (has_function(name, "vectorized_elementwise_kernel") ||
+              has_function(name, "elementwise_kernel") || has_function(name, "unrolled_elementwise_kernel") ||
               has_function(name, "elementwise_kernel_with_index") ||
               name.find("vectorized_templated_elementwise_kernel<") != std::string_view::npos)) {
     signature.element_count = ElementCount::first_integer;
@@ -154,7 +156,8 @@ KernelSignature read_signature(const char* mangled_name) {
   return signature;
 }
 
-int64_t count_multi_tensor_elements(const MultiTensorLayout& layout, const void* first_argument, unsigned num_blocks) {
+int64_t count_multi_tensor_elements(const MultiTensorLayout& layout, const void* first_argument,
+                                    unsigned num_blocks) {
   auto* base = static_cast<const char*>(first_argument);
   auto* sizes = reinterpret_cast<const int64_t*>(base + layout.sizes_offset);
   auto* block_to_tensor = reinterpret_cast<const BlockIndex*>(base + layout.block_to_tensor_offset);

@@ -20,13 +20,13 @@ enum class ElementCount : uint8_t { unknown, first_integer, multi_tensor };
 // Where a list of tensor chunks stands in the first argument of a multi_tensor_apply_kernel.
 struct MultiTensorLayout {
   int max_tensors = 0;
-  size_t sizes_offset = 0;            // int64_t numel_for_tensor[max_tensors]
+  size_t sizes_offset = 0;  // int64_t numel_for_tensor[max_tensors]
   size_t block_to_tensor_offset = 0;
-  size_t block_to_chunk_offset = 0;   // int32_t each
+  size_t block_to_chunk_offset = 0;  // int32_t each
 };
 
 struct KernelSignature {
-  std::string name;  // demangled where the name is mangled
+  std::string name;                      // demangled where the name is mangled
   std::vector<ScalarParameter> scalars;  // the first ones, at most kMaxScalars
   ElementCount element_count = ElementCount::unknown;
   MultiTensorLayout multi_tensor;
@@ -36,6 +36,7 @@ inline constexpr int kMaxScalars = 6;
 KernelSignature read_signature(const char* mangled_name);
 
 // The exact number of elements of one launch of a multi_tensor_apply_kernel.
-int64_t count_multi_tensor_elements(const MultiTensorLayout& layout, const void* first_argument, unsigned num_blocks);
+int64_t count_multi_tensor_elements(const MultiTensorLayout& layout, const void* first_argument,
+                                    unsigned num_blocks);
 
 }  // namespace maya

@@ -21,9 +21,12 @@ bool uses_device(Memory memory) { return memory != Memory::pinned_host; }
 
 Space space_of(Memory memory) {
   switch (memory) {
-    case Memory::pinned_host: return Space::pinned_host;
-    case Memory::managed: return Space::managed;
-    default: return Space::device;
+    case Memory::pinned_host:
+      return Space::pinned_host;
+    case Memory::managed:
+      return Space::managed;
+    default:
+      return Space::device;
   }
 }
 
@@ -45,7 +48,8 @@ cudaError_t allocate(void** address, size_t bytes, Memory memory, CUstream strea
   if (!take_device_bytes(device, device_bytes)) return out_of_memory(call, device, bytes);
   *address = map_pages(bytes, true);
   if (*address == nullptr) {
-    warn("the process has no address space for %zu bytes of emulated memory; raise the limit (ulimit -v)", bytes);
+    warn("the process has no address space for %zu bytes of emulated memory; raise the limit (ulimit -v)",
+         bytes);
     give_device_bytes(device, device_bytes);
     return out_of_memory(call, device, bytes);
   }
@@ -141,7 +145,8 @@ cudaError_t cudaMallocAsync(void** address, size_t bytes, cudaStream_t stream) {
   MAYA_COUNT_CALL();
   return runtime_result(maya::allocate_device(address, bytes, Memory::stream_ordered, stream));
 }
-cudaError_t cudaMallocFromPoolAsync(void** address, size_t bytes, cudaMemPool_t /*pool*/, cudaStream_t stream) {
+cudaError_t cudaMallocFromPoolAsync(void** address, size_t bytes, cudaMemPool_t /*pool*/,
+                                    cudaStream_t stream) {
   MAYA_COUNT_CALL();
   return runtime_result(maya::allocate_device(address, bytes, Memory::stream_ordered, stream));
 }
@@ -258,13 +263,18 @@ cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribut
       memcpy(value, &is_allowed, sizeof(is_allowed));
       return cudaSuccess;
     }
-    case cudaMemPoolAttrReleaseThreshold: bytes = pool->release_threshold; break;
-    default: bytes = static_cast<uint64_t>(maya::device_bytes_used(pool->device)); break;
+    case cudaMemPoolAttrReleaseThreshold:
+      bytes = pool->release_threshold;
+      break;
+    default:
+      bytes = static_cast<uint64_t>(maya::device_bytes_used(pool->device));
+      break;
   }
   memcpy(value, &bytes, sizeof(bytes));
   return cudaSuccess;
 }
-cudaError_t cudaMemPoolSetAccess(cudaMemPool_t /*pool*/, const cudaMemAccessDesc* /*list*/, size_t /*count*/) {
+cudaError_t cudaMemPoolSetAccess(cudaMemPool_t /*pool*/, const cudaMemAccessDesc* /*list*/,
+                                 size_t /*count*/) {
   MAYA_COUNT_CALL();
   return cudaSuccess;
 }
@@ -279,7 +289,8 @@ cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* address) {
   MAYA_COUNT_CALL();
   maya::Allocation allocation = maya::find_allocation(address);
   if (allocation.space != maya::Space::device) return runtime_result(cudaErrorInvalidValue);
-  int64_t fields[3] = {getpid(), static_cast<int64_t>(allocation.address), static_cast<int64_t>(allocation.bytes)};
+  int64_t fields[3] = {getpid(), static_cast<int64_t>(allocation.address),
+                       static_cast<int64_t>(allocation.bytes)};
   memset(handle, 0, sizeof(*handle));
   memcpy(handle, fields, sizeof(fields));
   return cudaSuccess;
@@ -288,12 +299,13 @@ cudaError_t cudaIpcOpenMemHandle(void** address, cudaIpcMemHandle_t handle, unsi
   MAYA_COUNT_CALL();
   int64_t fields[3];
   memcpy(fields, &handle, sizeof(fields));
-  if (fields[0] == getpid()) return runtime_result(cudaErrorDeviceUninitialized);  // the exporter itself cannot open it
+  if (fields[0] == getpid())
+    return runtime_result(cudaErrorDeviceUninitialized);  // the exporter itself cannot open it
   maya::AllocationEntry entry;
   *address = maya::map_pages(static_cast<size_t>(fields[2]), true);
   if (*address == nullptr) return runtime_result(cudaErrorMapBufferObjectFailed);
-  entry.allocation = {reinterpret_cast<uintptr_t>(*address), static_cast<size_t>(fields[2]), maya::Space::device,
-                      maya::current_device()};
+  entry.allocation = {reinterpret_cast<uintptr_t>(*address), static_cast<size_t>(fields[2]),
+                      maya::Space::device, maya::current_device()};
   maya::add_allocation(entry);
   return cudaSuccess;
 }

@@ -51,7 +51,8 @@ void add_scalars(const CubinKernel& contents, Kernel* kernel) {
   kernel->signature = read_signature(kernel->mangled_name);
   kernel->has_read_signature = true;
   if (kernel->signature.name != kernel->mangled_name) return;
-  for (size_t i = 0; i < contents.parameter_bytes.size() && kernel->signature.scalars.size() < kMaxScalars; ++i) {
+  for (size_t i = 0; i < contents.parameter_bytes.size() && kernel->signature.scalars.size() < kMaxScalars;
+       ++i) {
     if (contents.parameter_bytes[i] == 4) kernel->signature.scalars.push_back({static_cast<int>(i), 4, true});
   }
 }
@@ -80,18 +81,32 @@ cudaError_t get_kernel(Handle* function, Module* module, const char* name) {
 CUresult function_attribute(int* value, CUfunction_attribute attribute, Kernel* kernel) {
   if (kernel == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   switch (attribute) {
-    case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: *value = 1024; break;
-    case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: *value = kernel->static_shared_bytes; break;
+    case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
+      *value = 1024;
+      break;
+    case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES:
+      *value = kernel->static_shared_bytes;
+      break;
     case CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES:
-    case CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES: *value = 0; break;
-    case CU_FUNC_ATTRIBUTE_NUM_REGS: *value = registers_of(*kernel); break;
+    case CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES:
+      *value = 0;
+      break;
+    case CU_FUNC_ATTRIBUTE_NUM_REGS:
+      *value = registers_of(*kernel);
+      break;
     case CU_FUNC_ATTRIBUTE_PTX_VERSION:
-    case CU_FUNC_ATTRIBUTE_BINARY_VERSION: *value = 10 * gpu().compute_major + gpu().compute_minor; break;
-    case CU_FUNC_ATTRIBUTE_CACHE_MODE_CA: *value = 0; break;
+    case CU_FUNC_ATTRIBUTE_BINARY_VERSION:
+      *value = 10 * gpu().compute_major + gpu().compute_minor;
+      break;
+    case CU_FUNC_ATTRIBUTE_CACHE_MODE_CA:
+      *value = 0;
+      break;
     case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
       *value = static_cast<int>(dynamic_shared_limit(*kernel));
       break;
-    case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT: *value = -1; break;
+    case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
+      *value = -1;
+      break;
     default:
       *value = 0;
       if (attribute >= CU_FUNC_ATTRIBUTE_MAX) return CUDA_ERROR_INVALID_VALUE;
@@ -102,7 +117,8 @@ CUresult function_attribute(int* value, CUfunction_attribute attribute, Kernel* 
 CUresult set_function_attribute(Kernel* kernel, CUfunction_attribute attribute, int value) {
   if (attribute >= CU_FUNC_ATTRIBUTE_MAX) return CUDA_ERROR_INVALID_VALUE;  // Triton tries newer ones
   auto* handle = reinterpret_cast<cudaKernel_t>(kernel);
-  return driver_result(cudaKernelSetAttributeForDevice(handle, static_cast<cudaFuncAttribute>(attribute), value, 0));
+  return driver_result(
+      cudaKernelSetAttributeForDevice(handle, static_cast<cudaFuncAttribute>(attribute), value, 0));
 }
 
 Kernel* kernel_handle(const void* function) { return find_kernel(function); }
@@ -123,8 +139,8 @@ CUresult cuModuleLoadData(CUmodule* module, const void* image) {
   MAYA_COUNT_CALL();
   return driver_result(maya::load(module, image));
 }
-CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned /*count*/, CUjit_option* /*options*/,
-                            void** /*values*/) {
+CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned /*count*/,
+                            CUjit_option* /*options*/, void** /*values*/) {
   MAYA_COUNT_CALL();
   return driver_result(maya::load(module, image));
 }
@@ -140,13 +156,14 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* 
   MAYA_COUNT_CALL();
   return driver_result(maya::get_kernel(function, maya::module_of(module), name));
 }
-CUresult cuModuleGetGlobal(CUdeviceptr* /*address*/, size_t* /*bytes*/, CUmodule /*module*/, const char* /*name*/) {
+CUresult cuModuleGetGlobal(CUdeviceptr* /*address*/, size_t* /*bytes*/, CUmodule /*module*/,
+                           const char* /*name*/) {
   maya::unemulated(__func__);
   return CUDA_ERROR_NOT_FOUND;
 }
-CUresult cuLibraryLoadData(CUlibrary* library, const void* image, CUjit_option* /*jit_options*/, void** /*jit_values*/,
-                           unsigned /*num_jit_options*/, CUlibraryOption* /*options*/, void** /*values*/,
-                           unsigned /*num_options*/) {
+CUresult cuLibraryLoadData(CUlibrary* library, const void* image, CUjit_option* /*jit_options*/,
+                           void** /*jit_values*/, unsigned /*num_jit_options*/, CUlibraryOption* /*options*/,
+                           void** /*values*/, unsigned /*num_options*/) {
   MAYA_COUNT_CALL();
   return driver_result(maya::load(library, image));
 }
@@ -187,11 +204,13 @@ CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute,
   MAYA_COUNT_CALL();
   return maya::set_function_attribute(maya::kernel_handle(function), attribute, value);
 }
-CUresult cuKernelGetAttribute(int* value, CUfunction_attribute attribute, CUkernel kernel, CUdevice /*device*/) {
+CUresult cuKernelGetAttribute(int* value, CUfunction_attribute attribute, CUkernel kernel,
+                              CUdevice /*device*/) {
   MAYA_COUNT_CALL();
   return maya::function_attribute(value, attribute, maya::kernel_handle(kernel));
 }
-CUresult cuKernelSetAttribute(CUfunction_attribute attribute, int value, CUkernel kernel, CUdevice /*device*/) {
+CUresult cuKernelSetAttribute(CUfunction_attribute attribute, int value, CUkernel kernel,
+                              CUdevice /*device*/) {
   MAYA_COUNT_CALL();
   return maya::set_function_attribute(maya::kernel_handle(kernel), attribute, value);
 }
@@ -200,17 +219,17 @@ CUresult cuFuncSetCacheConfig(CUfunction /*function*/, CUfunc_cache /*config*/) 
   return CUDA_SUCCESS;
 }
 
-CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                        unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream, void** arguments,
-                        void** extra) {
+CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                        unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                        CUstream stream, void** arguments, void** extra) {
   MAYA_COUNT_CALL();
   if (arguments != nullptr && extra != nullptr) return CUDA_ERROR_INVALID_VALUE;
   maya::LaunchShape shape{{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes};
   return driver_result(maya::launch_kernel(maya::kernel_handle(function), shape, arguments, stream));
 }
 CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                                   unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
-                                   CUstream stream, void** arguments) {
+                                   unsigned block_x, unsigned block_y, unsigned block_z,
+                                   unsigned shared_bytes, CUstream stream, void** arguments) {
   MAYA_COUNT_CALL();
   maya::LaunchShape shape{{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, true};
   return driver_result(maya::launch_kernel(maya::kernel_handle(function), shape, arguments, stream));
@@ -237,9 +256,11 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* num_blocks, CUfunction
   *num_blocks = maya::max_blocks_per_sm(*kernel, block_threads, dynamic_shared_bytes);
   return CUDA_SUCCESS;
 }
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* num_blocks, CUfunction function, int block_threads,
-                                                              size_t dynamic_shared_bytes, unsigned /*flags*/) {
-  return cuOccupancyMaxActiveBlocksPerMultiprocessor(num_blocks, function, block_threads, dynamic_shared_bytes);
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* num_blocks, CUfunction function,
+                                                              int block_threads, size_t dynamic_shared_bytes,
+                                                              unsigned /*flags*/) {
+  return cuOccupancyMaxActiveBlocksPerMultiprocessor(num_blocks, function, block_threads,
+                                                     dynamic_shared_bytes);
 }
 CUresult cuOccupancyMaxActiveClusters(int* num_clusters, CUfunction function, const CUlaunchConfig* config) {
   MAYA_COUNT_CALL();
@@ -249,7 +270,8 @@ CUresult cuOccupancyMaxActiveClusters(int* num_clusters, CUfunction function, co
   for (unsigned i = 0; i < config->numAttrs; ++i) {
     const CUlaunchAttribute& attribute = config->attrs[i];
     if (attribute.id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) {
-      cluster_blocks = attribute.value.clusterDim.x * attribute.value.clusterDim.y * attribute.value.clusterDim.z;
+      cluster_blocks =
+          attribute.value.clusterDim.x * attribute.value.clusterDim.y * attribute.value.clusterDim.z;
     }
   }
   unsigned threads = config->blockDimX * config->blockDimY * config->blockDimZ;
@@ -259,23 +281,23 @@ CUresult cuOccupancyMaxActiveClusters(int* num_clusters, CUfunction function, co
 }
 
 // The descriptor is opaque to the host: the address is enough to keep two of them apart.
-CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType /*type*/, cuuint32_t rank, void* address,
-                                const cuuint64_t* /*dims*/, const cuuint64_t* /*strides*/, const cuuint32_t* /*box*/,
-                                const cuuint32_t* /*element_strides*/, CUtensorMapInterleave /*interleave*/,
-                                CUtensorMapSwizzle /*swizzle*/, CUtensorMapL2promotion /*promotion*/,
-                                CUtensorMapFloatOOBfill /*fill*/) {
+CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType /*type*/, cuuint32_t rank,
+                                void* address, const cuuint64_t* /*dims*/, const cuuint64_t* /*strides*/,
+                                const cuuint32_t* /*box*/, const cuuint32_t* /*element_strides*/,
+                                CUtensorMapInterleave /*interleave*/, CUtensorMapSwizzle /*swizzle*/,
+                                CUtensorMapL2promotion /*promotion*/, CUtensorMapFloatOOBfill /*fill*/) {
   MAYA_COUNT_CALL();
   if (map == nullptr || rank < 1 || rank > 5) return CUDA_ERROR_INVALID_VALUE;
   memset(map, 0, sizeof(*map));
   memcpy(map, &address, sizeof(address));
   return CUDA_SUCCESS;
 }
-CUresult cuTensorMapEncodeIm2col(CUtensorMap* map, CUtensorMapDataType /*type*/, cuuint32_t rank, void* address,
-                                 const cuuint64_t* /*dims*/, const cuuint64_t* /*strides*/, const int* /*lower*/,
-                                 const int* /*upper*/, cuuint32_t /*channels*/, cuuint32_t /*pixels*/,
-                                 const cuuint32_t* /*element_strides*/, CUtensorMapInterleave /*interleave*/,
-                                 CUtensorMapSwizzle /*swizzle*/, CUtensorMapL2promotion /*promotion*/,
-                                 CUtensorMapFloatOOBfill /*fill*/) {
+CUresult cuTensorMapEncodeIm2col(CUtensorMap* map, CUtensorMapDataType /*type*/, cuuint32_t rank,
+                                 void* address, const cuuint64_t* /*dims*/, const cuuint64_t* /*strides*/,
+                                 const int* /*lower*/, const int* /*upper*/, cuuint32_t /*channels*/,
+                                 cuuint32_t /*pixels*/, const cuuint32_t* /*element_strides*/,
+                                 CUtensorMapInterleave /*interleave*/, CUtensorMapSwizzle /*swizzle*/,
+                                 CUtensorMapL2promotion /*promotion*/, CUtensorMapFloatOOBfill /*fill*/) {
   MAYA_COUNT_CALL();
   if (map == nullptr || rank < 3 || rank > 5) return CUDA_ERROR_INVALID_VALUE;
   memset(map, 0, sizeof(*map));
@@ -284,8 +306,8 @@ CUresult cuTensorMapEncodeIm2col(CUtensorMap* map, CUtensorMapDataType /*type*/,
 }
 
 cudaError_t cudaLibraryLoadData(cudaLibrary_t* library, const void* image, cudaJitOption* /*jit_options*/,
-                                void** /*jit_values*/, unsigned /*num_jit_options*/, cudaLibraryOption* /*options*/,
-                                void** /*values*/, unsigned /*num_options*/) {
+                                void** /*jit_values*/, unsigned /*num_jit_options*/,
+                                cudaLibraryOption* /*options*/, void** /*values*/, unsigned /*num_options*/) {
   MAYA_COUNT_CALL();
   return runtime_result(maya::load(library, image));
 }

@@ -96,7 +96,9 @@ using trace::CollectiveOp;
 extern "C" {
 
 // For the start-up hook, before it reads device memory past the runtime.
-void maya_complete_collectives(const void* address, size_t bytes) { complete_pending_collectives(address, bytes); }
+void maya_complete_collectives(const void* address, size_t bytes) {
+  complete_pending_collectives(address, bytes);
+}
 
 ncclResult_t ncclGroupStart() {
   MAYA_COUNT_CALL();

@@ -52,7 +52,9 @@ nvmlReturn_t copy_text(char* target, unsigned length, const std::string& text) {
   return NVML_SUCCESS;
 }
 
-nvmlReturn_t initialise() { return num_installed_devices() > 0 ? NVML_SUCCESS : NVML_ERROR_DRIVER_NOT_LOADED; }
+nvmlReturn_t initialise() {
+  return num_installed_devices() > 0 ? NVML_SUCCESS : NVML_ERROR_DRIVER_NOT_LOADED;
+}
 
 // This process alone is known; the program of another rank is on another device.
 template <class ProcessInfo>
@@ -80,13 +82,20 @@ nvmlReturn_t nvmlInitWithFlags(unsigned /*flags*/) { return maya::initialise(); 
 nvmlReturn_t nvmlShutdown() { return NVML_SUCCESS; }
 const char* nvmlErrorString(nvmlReturn_t result) {
   switch (result) {
-    case NVML_SUCCESS: return "Success";
-    case NVML_ERROR_INVALID_ARGUMENT: return "Invalid Argument";
-    case NVML_ERROR_NOT_SUPPORTED: return "Not Supported";
-    case NVML_ERROR_NOT_FOUND: return "Not Found";
-    case NVML_ERROR_INSUFFICIENT_SIZE: return "Insufficient Size";
-    case NVML_ERROR_DRIVER_NOT_LOADED: return "Driver Not Loaded";
-    default: return "Unknown Error";
+    case NVML_SUCCESS:
+      return "Success";
+    case NVML_ERROR_INVALID_ARGUMENT:
+      return "Invalid Argument";
+    case NVML_ERROR_NOT_SUPPORTED:
+      return "Not Supported";
+    case NVML_ERROR_NOT_FOUND:
+      return "Not Found";
+    case NVML_ERROR_INSUFFICIENT_SIZE:
+      return "Insufficient Size";
+    case NVML_ERROR_DRIVER_NOT_LOADED:
+      return "Driver Not Loaded";
+    default:
+      return "Unknown Error";
   }
 }
 
@@ -103,7 +112,9 @@ nvmlReturn_t nvmlSystemGetCudaDriverVersion(int* version) {
   *version = CUDA_VERSION;
   return NVML_SUCCESS;
 }
-nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int* version) { return nvmlSystemGetCudaDriverVersion(version); }
+nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int* version) {
+  return nvmlSystemGetCudaDriverVersion(version);
+}
 
 nvmlReturn_t nvmlDeviceGetCount_v2(unsigned* count) {
   MAYA_COUNT_CALL();
@@ -220,21 +231,25 @@ nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t /*device*/, unsigned* /*milliw
   MAYA_COUNT_CALL();
   return NVML_ERROR_NOT_SUPPORTED;
 }
-nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t /*device*/, unsigned long long* /*millijoules*/) {
+nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t /*device*/,
+                                                 unsigned long long* /*millijoules*/) {
   MAYA_COUNT_CALL();
   return NVML_ERROR_NOT_SUPPORTED;
 }
 
 // PyTorch asks by the name without a version and passes the first layout of the process information.
-nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned* count, nvmlProcessInfo_v1_t* infos) {
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned* count,
+                                                  nvmlProcessInfo_v1_t* infos) {
   MAYA_COUNT_CALL();
   return maya::running_processes(device, count, infos);
 }
-nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned* count, nvmlProcessInfo_t* infos) {
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned* count,
+                                                     nvmlProcessInfo_t* infos) {
   MAYA_COUNT_CALL();
   return maya::running_processes(device, count, infos);
 }
-nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned* count, nvmlProcessInfo_t* infos) {
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned* count,
+                                                     nvmlProcessInfo_t* infos) {
   return nvmlDeviceGetComputeRunningProcesses_v3(device, count, infos);
 }
 
@@ -250,11 +265,13 @@ nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t /*device*/, unsigned /*link*/
   MAYA_COUNT_CALL();
   return NVML_ERROR_NOT_SUPPORTED;
 }
-nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t /*device*/, unsigned /*link*/, unsigned* /*type*/) {
+nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t /*device*/, unsigned /*link*/,
+                                                 unsigned* /*type*/) {
   MAYA_COUNT_CALL();
   return NVML_ERROR_NOT_SUPPORTED;
 }
-nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t /*device*/, unsigned /*link*/, nvmlPciInfo_t* /*info*/) {
+nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t /*device*/, unsigned /*link*/,
+                                                 nvmlPciInfo_t* /*info*/) {
   MAYA_COUNT_CALL();
   return NVML_ERROR_NOT_SUPPORTED;
 }

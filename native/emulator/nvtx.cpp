@@ -3,7 +3,6 @@
 // NVTX headers load the library named by NVTX_INJECTION64_PATH at their first call and hand it their
 // tables of function pointers.
 #include <nvtx3/nvToolsExt.h>
-
 #include <wchar.h>
 
 #include <string>
@@ -43,11 +42,14 @@ struct RegisteredString {
 std::string message_of(const nvtxEventAttributes_t* attributes) {
   if (attributes == nullptr) return "";
   switch (attributes->messageType) {
-    case NVTX_MESSAGE_TYPE_ASCII: return attributes->message.ascii != nullptr ? attributes->message.ascii : "";
-    case NVTX_MESSAGE_TYPE_UNICODE: return narrow(attributes->message.unicode);
+    case NVTX_MESSAGE_TYPE_ASCII:
+      return attributes->message.ascii != nullptr ? attributes->message.ascii : "";
+    case NVTX_MESSAGE_TYPE_UNICODE:
+      return narrow(attributes->message.unicode);
     case NVTX_MESSAGE_TYPE_REGISTERED:
       return reinterpret_cast<const RegisteredString*>(attributes->message.registered)->text;
-    default: return "";
+    default:
+      return "";
   }
 }
 

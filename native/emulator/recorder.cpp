@@ -36,12 +36,12 @@ constexpr int kStrictExitCode = 86;
 constexpr int64_t kNominalOperationNs = 5'000;
 
 struct ThreadState {
-  int64_t last_end_ns;        // monotonic clock at the end of the newest call
-  int64_t cpu_read_at_ns;     // monotonic clock at the newest reading of the CPU clock
-  int64_t cpu_ns;             // that reading
-  int64_t carried_gap_ns;     // of calls that left no record
-  int depth;                  // Calls open on this thread
-  int index;                  // thread number in the trace plus one; 0: none yet
+  int64_t last_end_ns;     // monotonic clock at the end of the newest call
+  int64_t cpu_read_at_ns;  // monotonic clock at the newest reading of the CPU clock
+  int64_t cpu_ns;          // that reading
+  int64_t carried_gap_ns;  // of calls that left no record
+  int depth;               // Calls open on this thread
+  int index;               // thread number in the trace plus one; 0: none yet
   uint8_t carried_flags;
   uint8_t role_flags;
 };
@@ -124,17 +124,18 @@ void announce_thread(Recorder& r, const ThreadState& state) {
   thread_announced = true;
 }
 
-constexpr bool is_device_operation(Kind kind) {
-  return kind >= Kind::kernel && kind <= Kind::graph_launch;
-}
+constexpr bool is_device_operation(Kind kind) { return kind >= Kind::kernel && kind <= Kind::graph_launch; }
 
 // Leading fields that tell operations apart; the rest (scalars, sequence numbers) differs between
 // iterations that are otherwise alike.
 int num_identity_fields(Kind kind, int num_fields) {
   switch (kind) {
-    case Kind::kernel: return std::min(num_fields, 10);
-    case Kind::collective: return std::min(num_fields, 7);
-    default: return num_fields;
+    case Kind::kernel:
+      return std::min(num_fields, 10);
+    case Kind::collective:
+      return std::min(num_fields, 7);
+    default:
+      return num_fields;
   }
 }
 
@@ -209,7 +210,8 @@ Call::~Call() {
   r.mutex.unlock();
   state.last_end_ns = clock_ns(CLOCK_MONOTONIC);
   // Start a fresh window of CPU time where the last one may hold a wait of this very call.
-  if (previous_thread != state.index || state.last_end_ns - state.cpu_read_at_ns > 1'000'000'000) read_cpu_clock(state);
+  if (previous_thread != state.index || state.last_end_ns - state.cpu_read_at_ns > 1'000'000'000)
+    read_cpu_clock(state);
 }
 
 void Call::record(Kind kind, std::initializer_list<int64_t> fields) {
@@ -230,7 +232,9 @@ void Call::record(Kind kind, const int64_t* fields, int num_fields) {
   flags_ &= static_cast<uint8_t>(~trace::kBlocked);
 }
 
-UntimedSection::~UntimedSection() { read_cpu_clock(thread_state), thread_state.last_end_ns = thread_state.cpu_read_at_ns; }
+UntimedSection::~UntimedSection() {
+  read_cpu_clock(thread_state), thread_state.last_end_ns = thread_state.cpu_read_at_ns;
+}
 
 int64_t intern(std::string_view text) {
   Recorder& r = recorder();

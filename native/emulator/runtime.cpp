@@ -50,7 +50,8 @@ constexpr ErrorText kErrorTexts[] = {
     {cudaErrorSymbolNotFound, "cudaErrorSymbolNotFound", "named symbol not found"},
     {cudaErrorFileNotFound, "cudaErrorFileNotFound", "file not found"},
     {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
-    {cudaErrorPeerAccessAlreadyEnabled, "cudaErrorPeerAccessAlreadyEnabled", "peer access is already enabled"},
+    {cudaErrorPeerAccessAlreadyEnabled, "cudaErrorPeerAccessAlreadyEnabled",
+     "peer access is already enabled"},
     {cudaErrorPeerAccessNotEnabled, "cudaErrorPeerAccessNotEnabled", "peer access has not been enabled"},
     {cudaErrorHostMemoryAlreadyRegistered, "cudaErrorHostMemoryAlreadyRegistered",
      "part or all of the requested memory range is already mapped"},
@@ -67,8 +68,7 @@ constexpr ErrorText kErrorTexts[] = {
      "operation would result in a merge of separate capture sequences"},
     {cudaErrorStreamCaptureUnmatched, "cudaErrorStreamCaptureUnmatched",
      "capture was not ended in the same stream as it began"},
-    {cudaErrorStreamCaptureUnjoined, "cudaErrorStreamCaptureUnjoined",
-     "capturing stream has unjoined work"},
+    {cudaErrorStreamCaptureUnjoined, "cudaErrorStreamCaptureUnjoined", "capturing stream has unjoined work"},
     {cudaErrorStreamCaptureIsolation, "cudaErrorStreamCaptureIsolation",
      "dependency created on uncaptured work in another stream"},
     {cudaErrorStreamCaptureImplicit, "cudaErrorStreamCaptureImplicit",
@@ -174,10 +174,18 @@ cudaError_t cudaDeviceGetLimit(size_t* value, cudaLimit limit) {
   MAYA_COUNT_CALL();
   // Defaults of the driver.
   switch (limit) {
-    case cudaLimitStackSize: *value = 1024; return cudaSuccess;
-    case cudaLimitPrintfFifoSize: *value = 1 << 20; return cudaSuccess;
-    case cudaLimitMallocHeapSize: *value = 8 << 20; return cudaSuccess;
-    default: *value = 0; return runtime_result(cudaErrorInvalidValue);
+    case cudaLimitStackSize:
+      *value = 1024;
+      return cudaSuccess;
+    case cudaLimitPrintfFifoSize:
+      *value = 1 << 20;
+      return cudaSuccess;
+    case cudaLimitMallocHeapSize:
+      *value = 8 << 20;
+      return cudaSuccess;
+    default:
+      *value = 0;
+      return runtime_result(cudaErrorInvalidValue);
   }
 }
 cudaError_t cudaDeviceSetLimit(cudaLimit /*limit*/, size_t /*value*/) {
@@ -257,7 +265,8 @@ cudaError_t cudaDriverGetVersion(int* version) {
 }
 
 cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned /*version*/,
-                                             unsigned long long /*flags*/, cudaDriverEntryPointQueryResult* status) {
+                                             unsigned long long /*flags*/,
+                                             cudaDriverEntryPointQueryResult* status) {
   MAYA_COUNT_CALL();
   *function = maya::find_entry_point(symbol);
   if (status != nullptr) {

@@ -35,9 +35,9 @@ struct CUevent_st {
   int64_t id;
   unsigned flags;
   int device;
-  int64_t version = 0;           // of the newest record, 0 before the first one
-  int64_t next_version = 1;      // goes on when the object is used for another event
-  int64_t device_clock_ns = 0;   // of the newest record
+  int64_t version = 0;               // of the newest record, 0 before the first one
+  int64_t next_version = 1;          // goes on when the object is used for another event
+  int64_t device_clock_ns = 0;       // of the newest record
   maya::Capture* capture = nullptr;  // the newest record was captured
   int64_t capture_ordinal = 0;       // of that record in its graph
   std::vector<CUgraphNode> capture_tail;
@@ -91,8 +91,8 @@ cudaError_t copy(void* target, const void* source, size_t bytes, cudaMemcpyKind 
 struct Rows {
   size_t width_bytes, height, target_pitch_bytes, source_pitch_bytes;
 };
-cudaError_t copy_rows(void* target, const void* source, const Rows& rows, cudaMemcpyKind kind, CUstream stream,
-                      bool is_synchronous);
+cudaError_t copy_rows(void* target, const void* source, const Rows& rows, cudaMemcpyKind kind,
+                      CUstream stream, bool is_synchronous);
 // Fills `count` elements of 1, 2 or 4 bytes.
 cudaError_t fill(void* target, unsigned value, size_t element_bytes, size_t count, CUstream stream,
                  bool is_synchronous);

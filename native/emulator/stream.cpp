@@ -52,7 +52,8 @@ CUstream_st* stream_object(CUstream handle) {
 CUstream_st* stream_by_id(int64_t id) {
   Streams& all = streams();
   std::lock_guard lock(all.mutex);
-  return id >= 0 && id < static_cast<int64_t>(all.by_id.size()) ? all.by_id[static_cast<size_t>(id)] : nullptr;
+  return id >= 0 && id < static_cast<int64_t>(all.by_id.size()) ? all.by_id[static_cast<size_t>(id)]
+                                                                : nullptr;
 }
 
 int64_t stream_id(const void* stream_handle) {
@@ -65,9 +66,12 @@ int64_t stream_id(const void* stream_handle) {
 int64_t allocate_stream_id() { return new_stream(cudaStreamNonBlocking, kLeastPriority)->id; }
 
 cudaError_t create_stream(CUstream* stream, unsigned flags, int priority) {
-  if (stream == nullptr || (flags & ~static_cast<unsigned>(cudaStreamNonBlocking)) != 0) return cudaErrorInvalidValue;
+  if (stream == nullptr || (flags & ~static_cast<unsigned>(cudaStreamNonBlocking)) != 0)
+    return cudaErrorInvalidValue;
   use_context(current_device());
-  priority = priority > kLeastPriority ? kLeastPriority : priority < kGreatestPriority ? kGreatestPriority : priority;
+  priority = priority > kLeastPriority      ? kLeastPriority
+             : priority < kGreatestPriority ? kGreatestPriority
+                                            : priority;
   Call call;
   *stream = new_stream(flags, priority);
   call.record(Kind::stream_create, {(*stream)->id, flags, priority});

@@ -4,8 +4,8 @@
 #include <mutex>
 
 #include "allocations.h"
-#include "runtime.h"
 #include "recorder.h"
+#include "runtime.h"
 
 namespace maya {
 namespace {
@@ -44,8 +44,8 @@ void* device_address(const void* symbol, size_t* bytes) {
   return variable.device_address;
 }
 
-cudaError_t copy_symbol(const void* symbol, const void* other, size_t count, size_t offset, cudaMemcpyKind kind,
-                        CUstream stream, bool is_synchronous, bool is_to_symbol) {
+cudaError_t copy_symbol(const void* symbol, const void* other, size_t count, size_t offset,
+                        cudaMemcpyKind kind, CUstream stream, bool is_synchronous, bool is_to_symbol) {
   size_t bytes = 0;
   auto* address = static_cast<char*>(device_address(symbol, &bytes));
   if (address == nullptr) return cudaErrorInvalidSymbol;
@@ -61,8 +61,9 @@ using maya::runtime_result;
 
 extern "C" {
 
-void __cudaRegisterVar(void** /*handle*/, char* host_variable, char* /*device_address*/, const char* /*device_name*/,
-                       int /*is_external*/, size_t bytes, int /*is_constant*/, int /*is_global*/) {
+void __cudaRegisterVar(void** /*handle*/, char* host_variable, char* /*device_address*/,
+                       const char* /*device_name*/, int /*is_external*/, size_t bytes, int /*is_constant*/,
+                       int /*is_global*/) {
   maya::Variables& all = maya::variables();
   std::lock_guard lock(all.mutex);
   all.by_host_address[host_variable] = {bytes};
@@ -76,7 +77,8 @@ cudaError_t cudaGetSymbolAddress(void** address, const void* symbol) {
 }
 cudaError_t cudaGetSymbolSize(size_t* bytes, const void* symbol) {
   MAYA_COUNT_CALL();
-  return runtime_result(maya::device_address(symbol, bytes) != nullptr ? cudaSuccess : cudaErrorInvalidSymbol);
+  return runtime_result(maya::device_address(symbol, bytes) != nullptr ? cudaSuccess
+                                                                       : cudaErrorInvalidSymbol);
 }
 cudaError_t cudaMemcpyToSymbol(const void* symbol, const void* source, size_t count, size_t offset,
                                cudaMemcpyKind kind) {
@@ -88,7 +90,8 @@ cudaError_t cudaMemcpyToSymbolAsync(const void* symbol, const void* source, size
   MAYA_COUNT_CALL();
   return runtime_result(maya::copy_symbol(symbol, source, count, offset, kind, stream, false, true));
 }
-cudaError_t cudaMemcpyFromSymbol(void* target, const void* symbol, size_t count, size_t offset, cudaMemcpyKind kind) {
+cudaError_t cudaMemcpyFromSymbol(void* target, const void* symbol, size_t count, size_t offset,
+                                 cudaMemcpyKind kind) {
   MAYA_COUNT_CALL();
   return runtime_result(maya::copy_symbol(symbol, target, count, offset, kind, nullptr, true, false));
 }

@@ -52,7 +52,8 @@ bool TraceWriter::open(const char* dir, int64_t rank) {
   descriptor_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   if (descriptor_ < 0) {
     if (errno == EEXIST) {
-      warn("%s exists: calls of process %d are not recorded (one process a rank may write)", path_.c_str(), getpid());
+      warn("%s exists: calls of process %d are not recorded (one process a rank may write)", path_.c_str(),
+           getpid());
     } else {
       warn("cannot create the trace %s: %s; nothing is recorded", path_.c_str(), strerror(errno));
     }
@@ -81,7 +82,8 @@ bool TraceWriter::move_window() {
   if (window_ != nullptr) munmap(window_, kWindowBytes);
   window_ = nullptr;
   if (grow(descriptor_, offset, kWindowBytes)) {
-    void* mapped = mmap(nullptr, kWindowBytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, static_cast<off_t>(offset));
+    void* mapped = mmap(nullptr, kWindowBytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_,
+                        static_cast<off_t>(offset));
     if (mapped != MAP_FAILED) {
       window_ = static_cast<char*>(mapped);
       window_offset_ = offset;
@@ -115,8 +117,8 @@ void TraceWriter::commit(char* record, trace::Kind kind, uint8_t flags, uint16_t
   position_ += sizeof(header) + payload_bytes;
 }
 
-void TraceWriter::append(trace::Kind kind, uint8_t flags, uint16_t thread, uint32_t gap_ns, const int64_t* fields,
-                         int num_fields) {
+void TraceWriter::append(trace::Kind kind, uint8_t flags, uint16_t thread, uint32_t gap_ns,
+                         const int64_t* fields, int num_fields) {
   while (num_fields > 0 && fields[num_fields - 1] == trace::kMissing) --num_fields;
   char* record = reserve(sizeof(trace::RecordHeader) + kMaxVarintBytes * static_cast<size_t>(num_fields));
   if (record == nullptr) return;

@@ -31,7 +31,8 @@ class TraceWriter {
  private:
   char* reserve(size_t bytes);
   bool move_window();
-  void commit(char* record, trace::Kind kind, uint8_t flags, uint16_t thread, uint32_t gap_ns, size_t payload_bytes);
+  void commit(char* record, trace::Kind kind, uint8_t flags, uint16_t thread, uint32_t gap_ns,
+              size_t payload_bytes);
 
   int descriptor_ = -1;
   char* window_ = nullptr;

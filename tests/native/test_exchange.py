@@ -25,6 +25,13 @@ EXCHANGE_EXIT_CODE = 87
 DTYPES = {np.dtype(np.int32): INT32, np.dtype(np.int64): INT64, np.dtype(np.float32): FLOAT32}
 
 
+@pytest.fixture(scope="module")
+def emulator_library() -> Path:
+    from maya.capture.build_emulator import emulator_dir
+
+    return emulator_dir() / "libmaya_emulator.so"
+
+
 class Buffer:
     """Device memory with the content of an array."""
 
@@ -108,7 +115,13 @@ def reductions(r: Rank) -> None:
     comm = r.communicator()
     own, result = r.buffer([1 + r.rank, -2.0, 3 * r.rank]), r.buffer([0, 0, 0])
     ranks = range(r.world_size)
-    for op, function in [(SUM, sum), (MAX, max), (MIN, min), (AVG, lambda x: sum(x) / len(x)), (PROD, np.prod)]:
+    for op, function in [
+        (SUM, sum),
+        (MAX, max),
+        (MIN, min),
+        (AVG, lambda x: sum(x) / len(x)),
+        (PROD, np.prod),
+    ]:
         r.all_reduce(own, result, op, comm)
         columns = [[1 + k for k in ranks], [-2.0 for _ in ranks], [3 * k for k in ranks]]
         assert result.read().tolist() == [function(column) for column in columns], op
@@ -438,7 +451,10 @@ def solo_values(r: Rank) -> None:
 def run_ranks(
     names: list[str], library: Path, folder: Path, num_ranks: int, **env: str
 ) -> list[tuple[int, str]]:
-    """Exit code and standard error of each rank."""
+    """Exit code and output of each rank."""
+    from emulated import GPU  # not in the ranks, which start faster without
+
+    gpu = GPU | {"memory_bytes": 80 << 30}
     ranks = []
     for rank in range(num_ranks):
         rank_env = os.environ | {
@@ -446,6 +462,7 @@ def run_ranks(
             "WORLD_SIZE": str(num_ranks),
             "MAYA_MODE": "linked",
             "MAYA_EXCHANGE": str(folder / "exchange"),
+            "MAYA_GPU": ";".join(f"{key}={value}" for key, value in gpu.items()),
             "MAYA_NUM_DEVICES": "8",
             "MAYA_TEST_LIBRARY": str(library),
             "MAYA_TEST_DIR": str(folder),
@@ -507,11 +524,9 @@ def fnv1a(data: bytes) -> int:
 
 
 def test_records(emulator_library: Path, tmp_path: Path) -> None:
-    from maya.trace import COLLECTIVE_OPS, MISSING, read_trace  # not in the ranks, which start faster without
+    from maya.trace import COLLECTIVE_OPS, MISSING, read_trace
 
-    ((code, output),) = run_ranks(
-        ["recorded"], emulator_library, tmp_path, 1, MAYA_TRACE_DIR=str(tmp_path)
-    )
+    ((code, output),) = run_ranks(["recorded"], emulator_library, tmp_path, 1, MAYA_TRACE_DIR=str(tmp_path))
     assert code == 0, output
     trace = read_trace(tmp_path / "rank00000.trace")
     parent_id = fnv1a(struct.pack("<q120x", 1))
@@ -520,7 +535,9 @@ def test_records(emulator_library: Path, tmp_path: Path) -> None:
         [0, parent_id, 1, 0, MISSING, MISSING, MISSING],
         [1, child_id, 1, 0, 0, 3, 0],
     ]
-    all_reduce, reduce, all_gather = (COLLECTIVE_OPS.index(op) for op in ("all_reduce", "reduce", "all_gather"))
+    all_reduce, reduce, all_gather = (
+        COLLECTIVE_OPS.index(op) for op in ("all_reduce", "reduce", "all_gather")
+    )
     # stream, communicator, op, count, dtype, reduce_op, peer, sequence, group
     assert trace.fields("collective").tolist() == [
         [0, 0, all_reduce, 3, FLOAT32, MAX, -1, 0, 0],
@@ -552,11 +569,15 @@ def test_different_operations_are_diagnosed(emulator_library: Path, tmp_path: Pa
 
 def test_absent_rank_is_named(emulator_library: Path, tmp_path: Path) -> None:
     text = diagnosis("absent_rank", emulator_library, tmp_path, 3)
-    assert "waits in all_reduce of 4 x float32 (sum), number 0 on communicator 0 (3 ranks) for rank 1," in text
+    assert (
+        "waits in all_reduce of 4 x float32 (sum), number 0 on communicator 0 (3 ranks) for rank 1," in text
+    )
 
 
 def test_sizes_of_a_communicator_are_compared(emulator_library: Path, tmp_path: Path) -> None:
-    assert "disagree on the size of a communicator" in diagnosis("sizes_disagree", emulator_library, tmp_path, 2)
+    assert "disagree on the size of a communicator" in diagnosis(
+        "sizes_disagree", emulator_library, tmp_path, 2
+    )
 
 
 def test_ranks_of_a_communicator_are_compared(emulator_library: Path, tmp_path: Path) -> None:

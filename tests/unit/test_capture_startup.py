@@ -201,7 +201,14 @@ def test_user_s_own_sitecustomize_still_runs(tmp_path):
 
 
 def test_rank_without_the_emulator_says_so(tmp_path):
-    output = run_in_child("", MAYA_TRACE_DIR=str(tmp_path), RANK="0", MAYA_ITERATIONS="1,1", MAYA_MODE="solo")
+    output = run_in_child(
+        "",
+        MAYA_TRACE_DIR=str(tmp_path),
+        RANK="0",
+        MAYA_WORLD_SIZE="1",
+        MAYA_ITERATIONS="1,1",
+        MAYA_MODE="solo",
+    )
     assert "the emulated GPU is not preloaded" in output
 
 

@@ -370,6 +370,7 @@ SPAWN = """
     import torch.multiprocessing as mp
 
     def train(rank, world_size):
+        torch.cuda.set_device(rank)
         os.environ["MASTER_ADDR"] = "localhost"
         os.environ["MASTER_PORT"] = os.environ["TEST_PORT"]
         dist.init_process_group("nccl", rank=rank, world_size=world_size)

@@ -9,6 +9,8 @@ import ctypes
 import functools
 from typing import Any
 
+from .groups import replace_everywhere
+
 FUNCTIONS = (
     "all_gather_object",
     "gather_object",
@@ -17,15 +19,16 @@ FUNCTIONS = (
     "send_object_list",
     "recv_object_list",
 )
-_OPERATORS = ("cat", "sum", "add", "gt", "lt")
+_OPERATORS = ("cat", "sum", "add", "add_", "gt", "lt")
 _LIMIT_BYTES = 64 << 10  # native/emulator/device.h, kPayloadLimitBytes: larger data are not there
 
 
 def compute_object_sizes(c10d: Any) -> None:
-    """Wraps the functions in the module ``torch.distributed.distributed_c10d``, before they are imported from it."""
+    """Wraps the functions of the module ``torch.distributed.distributed_c10d``."""
     for name in FUNCTIONS:
-        if hasattr(c10d, name):
-            setattr(c10d, name, _with_values(getattr(c10d, name)))
+        function = getattr(c10d, name, None)
+        if function is not None:
+            replace_everywhere(function, _with_values(function))
 
 
 def _with_values(function: Any) -> Any:
@@ -60,11 +63,13 @@ def _mode_class() -> type:
         def __torch_dispatch__(
             self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
         ) -> Any:
-            result = func(*args, **(kwargs or {}))
             is_computed = func.namespace == "aten" and func._schema.name.removeprefix("aten::") in _OPERATORS
-            if is_computed and result.is_cuda and 0 < result.nbytes <= _LIMIT_BYTES:
-                cpu_args, cpu_kwargs = tree_map_only(torch.Tensor, on_cpu, (args, kwargs or {}))
-                on_cpu(result).copy_(func(*cpu_args, **cpu_kwargs))
+            if not is_computed:
+                return func(*args, **(kwargs or {}))
+            inputs = tree_map_only(torch.Tensor, lambda tensor: on_cpu(tensor).clone(), (args, kwargs or {}))
+            result = func(*args, **(kwargs or {}))
+            if result.is_cuda and 0 < result.nbytes <= _LIMIT_BYTES:
+                on_cpu(result).copy_(func(*inputs[0], **inputs[1]))
             return result
 
     return ValuesMode

@@ -8,7 +8,7 @@ import sys
 from types import ModuleType, TracebackType
 from typing import Any
 
-from . import groups, iterations, solo
+from . import groups, iterations, object_values, solo
 from .imports import when_imported
 from .session import Session
 
@@ -24,6 +24,7 @@ def watch_for_rank() -> None:
     else:
         when_imported("torch", lambda torch: torch.cuda._lazy_call(_become_rank_once))
         when_imported("torch.distributed.distributed_c10d", _watch_process_group)
+        when_imported("torch.multiprocessing.spawn", _watch_spawned_process)
 
 
 def _become_rank_once() -> None:
@@ -48,6 +49,18 @@ def _watch_process_group(c10d: Any) -> None:
     groups.replace_everywhere(init_process_group, watched)
 
 
+def _watch_spawned_process(spawn: Any) -> None:
+    """Takes the index of a process that ``mp.spawn`` made for its rank, in case it uses a GPU."""
+    wrap = spawn._wrap
+
+    @functools.wraps(wrap)
+    def watched(fn: Any, index: int, *args: Any) -> Any:
+        os.environ.setdefault("RANK", str(index))
+        return wrap(fn, index, *args)
+
+    spawn._wrap = watched
+
+
 def become_rank() -> Session:
     """Opens trace and events of this process and installs the hooks, which wait for PyTorch's import."""
     session = Session.from_environment()
@@ -67,6 +80,7 @@ def _install(torch: Any, session: Session) -> None:
     if torch.distributed.is_available():
         if session.mode == "solo":
             solo.answer_for_absent_ranks(torch, session)
+        when_imported("torch.distributed.distributed_c10d", object_values.compute_object_sizes)
         when_imported(
             "torch.distributed.distributed_c10d", lambda module: groups.record_groups(module, session)
         )

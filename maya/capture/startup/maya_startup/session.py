@@ -40,7 +40,7 @@ class Session:
         return cls(
             trace_dir=trace_dir,
             rank=rank,
-            world_size=int(os.environ.get("WORLD_SIZE", "1")),
+            world_size=int(os.environ["MAYA_WORLD_SIZE"]),
             mode=os.environ["MAYA_MODE"],
             warmup_iterations=warmup,
             iterations=iterations,

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import parse_qsl, urlparse
 
+from .groups import replace_everywhere
 from .session import Session
 
 _UNIQUE_ID_BYTES = 128  # sizeof(ncclUniqueId)
@@ -106,10 +107,9 @@ def answer_for_absent_ranks(torch: ModuleType, session: Session) -> None:
     distributed = torch.distributed
     rendezvous = sys.modules["torch.distributed.rendezvous"]  # the attribute of this name is its function
     store_class = _make_store_class(distributed, session)
-    for module in (distributed, rendezvous, torch._C._distributed_c10d):
-        for name in ("TCPStore", "FileStore"):
-            if hasattr(module, name):
-                setattr(module, name, store_class)
+    for store in (distributed.TCPStore, distributed.FileStore):
+        setattr(torch._C._distributed_c10d, store.__name__, store_class)
+        replace_everywhere(store, store_class)
     _replace_rendezvous(rendezvous, store_class)
     _replace_gloo(distributed.distributed_c10d)
     _keep_own_objects(distributed)
@@ -253,7 +253,6 @@ def _keep_own_objects(distributed: Any) -> None:
         if scatter_object_input_list and is_root(group, src, group_src):
             scatter_object_output_list[0] = scatter_object_input_list[c10d.get_rank(group)]
 
-    for module in (distributed, c10d):
-        module.broadcast_object_list = broadcast_own
-        module.scatter_object_list = scatter_own
-        module.monitored_barrier = lambda *args, **kwargs: None
+    replace_everywhere(broadcast, broadcast_own)
+    replace_everywhere(scatter, scatter_own)
+    replace_everywhere(c10d.monitored_barrier, lambda *args, **kwargs: None)

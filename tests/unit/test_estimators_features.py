@@ -1,0 +1,113 @@
+"""Kinds and bytes of kernels, worked out by hand."""
+
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from maya.estimators.features import KERNEL_KEY, kernel_features, parse_sizes
+
+MISSING = -(2**63)
+LOCAL = "void at::native::(anonymous namespace)::"
+
+
+def features(name: str, **values: Any) -> pd.Series:
+    row = dict.fromkeys(KERNEL_KEY, MISSING) | {"name": name, "operator": "", "shapes": ""}
+    row |= {"grid_x": 100, "grid_y": 1, "grid_z": 1, "block_x": 256, "block_y": 1, "block_z": 1}
+    return kernel_features(pd.DataFrame([row | values])).iloc[0]
+
+
+def test_sizes_of_lists_are_flattened() -> None:
+    assert parse_sizes("[[[2, 3], [4]], [5], []]") == ((2, 3), (4,), (5,), ())
+    assert parse_sizes("[[2, 3], [4") == ()
+
+
+def test_an_elementwise_kernel_counts_its_own_elements() -> None:
+    functor = "at::native::CUDAFunctor_add<float>"
+    name = f"void at::native::vectorized_elementwise_kernel<4, {functor}, std::array<char*, 3ul> >("
+    row = features(name, num_elements=1000, operator="aten::add", shapes="[[10, 100], [100], []]")
+    assert (row.op_kind, row.num_bytes) == ("elementwise", 12_000)
+
+
+BF16_TENSOR_BYTES = 2 * 8 * 1024 * 2048
+FUSED_ADAM = (
+    "multi_tensor_apply_kernel<FusedOptimizerTensorListMetadata<4>, FusedAdamMathFunctor<float, float, 4> >("
+)
+OPAQUE_4 = "at::native::(anonymous namespace)::OpaqueType<4u>"
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "kind", "num_bytes"),
+    [
+        # Forward reads and writes a tensor; the gradient of the weights reads two of them.
+        (
+            "vectorized_layer_norm_kernel<c10::BFloat16, float, false>(int",
+            {"shapes": "[[8, 1024, 2048], [], [2048]]"},
+            "norm",
+            2 * BF16_TENSOR_BYTES,
+        ),
+        (
+            "GammaBetaBackwardCUDAKernelTemplate<c10::BFloat16, float, 32u>(long",
+            {"shapes": "[[8, 1024, 2048], [8, 1024, 2048]]"},
+            "norm",
+            2 * BF16_TENSOR_BYTES,
+        ),
+        # 4,096 tokens of 1,024 features, two bytes each, are read and written; labels are 8 bytes.
+        (
+            "indexSelectLargeIndex<c10::Half, long, unsigned int, 2, 2, -2, true>(",
+            {"shapes": "[[50304, 1024], [4, 1024]]"},
+            "embedding",
+            4096 * (2 * 1024 * 2 + 8),
+        ),
+        (
+            "fused_dropout_kernel_vec<c10::BFloat16, float, unsigned int, 1, 8, bool>(",
+            {"shapes": "[[16, 100]]"},
+            "dropout",
+            1600 * 5,
+        ),
+        # A list of 1,000 and 24 elements is concatenated.
+        (
+            f"CatArrayBatchedCopy<{OPAQUE_4}, unsigned int, 2, 64, 64>(",
+            {"shapes": "[[[1000], [24]], []]"},
+            "copy",
+            2 * 1024 * 4,
+        ),
+        # Adam in fp32: 7 accesses of 4 bytes; without a count every block has its full chunk.
+        (FUSED_ADAM, {"num_elements": 10**6}, "optimizer", 28 * 10**6),
+        (FUSED_ADAM, {"grid_x": 3}, "optimizer", 28 * 3 * 65536),
+    ],
+)
+def test_bytes(name: str, values: dict[str, Any], kind: str, num_bytes: int) -> None:
+    row = features(LOCAL + name, **values)
+    assert (row.op_kind, row.num_bytes) == (kind, num_bytes)
+
+
+def test_flash_attention_takes_its_dims_from_the_operator() -> None:
+    traits = "Flash_bwd_kernel_traits<128, 64, 128, 8, 2, 4, 2, true, false, cutlass::bfloat16_t>"
+    kernel = "flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel"
+    name = f"void pytorch_flash::{kernel}<{traits}, false, true, false>(params)"
+    shapes = "[[2, 16, 512, 128], [2, 16, 512, 128], [2, 4, 1024, 128], [2, 4, 1024, 128], [], []]"
+    row = features(name, operator="aten::_scaled_dot_product_flash_attention_backward", shapes=shapes)
+    dims = (row.batch, row.heads_q, row.heads_kv, row.seq_q, row.seq_kv, row.head_dim_qk)
+    assert dims == (2, 16, 4, 512, 1024, 128)
+    assert (row.family, row["dtype"], row.backward, row.causal) == ("flash", "bf16", True, True)
+
+
+def test_heads_come_third_in_the_inner_operators() -> None:
+    parameters = "PyTorchMemEffAttention::AttentionKernel<float, cutlass::arch::Sm80, true>"
+    name = f"fmha_cutlassF_f32_aligned_64x64_rf_sm80({parameters})"
+    shapes = "[[2, 512, 16, 64], [2, 512, 16, 64], [2, 512, 16, 64], []]"
+    row = features(name, operator="aten::_efficient_attention_forward", shapes=shapes)
+    assert (row.heads_q, row.seq_q, row.family, row["dtype"], row.causal) == (
+        16,
+        512,
+        "efficient",
+        "fp32",
+        False,
+    )
+
+
+def test_an_unknown_kernel_is_generic_and_not_free() -> None:
+    row = features("mystery(float*)", grid_x=1000)
+    assert row.op_kind == "generic"
+    assert row.num_bytes == 2 * 1000 * 256 * 4 * 4
