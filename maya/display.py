@@ -16,7 +16,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from maya.predict import HostCost
+from maya.predict import Prediction
 from maya.simulator.summary import Summary
 from maya.training_run import Progress as ReportProgress
 
@@ -53,19 +53,28 @@ def progress_display() -> Iterator[ReportProgress]:
         finish()
 
 
-def print_summary(summary: Summary, host_cost: HostCost | None = None) -> None:
-    """A short table of one prediction."""
+def print_prediction(prediction: Prediction) -> None:
+    """A short table of a prediction, with what its capture took."""
+    cost = prediction.host_cost
+    ranks = prediction.captured_ranks
+    shown = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
+    print_summary(
+        prediction.summary,
+        ("captured", f"{len(ranks)} of {prediction.summary.world_size} ranks ({shown})"),
+        (
+            "emulation",
+            f"{cost.calls:,} device calls in {cost.seconds:.1f} s, {cost.calls_per_s:,.0f} per second",
+        ),
+    )
+
+
+def print_summary(summary: Summary, *more: tuple[str, str]) -> None:
+    """A short table of the numbers of a simulated run."""
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    for name, text in summary_rows(summary):
+    for name, text in (*summary_rows(summary), *more):
         table.add_row(name, text)
-    if host_cost is not None and host_cost.calls:
-        table.add_row(
-            "emulation",
-            f"{host_cost.calls:,} device calls in {host_cost.seconds:.1f} s "
-            f"({host_cost.calls_per_s:,.0f} calls per second)",
-        )
     Console(highlight=False).print(table)
 
 

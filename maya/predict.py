@@ -65,7 +65,7 @@ def predict(
         traces = trace_dir or scratch / "traces"  # type: ignore[operator]
         manifest = capture_run(run, traces, progress)
         if manifest.out_of_memory is not None:
-            summary = _out_of_memory(manifest, run.gpu)
+            summary = out_of_memory(manifest, run.gpu)
         else:
             report("collate", 0, 1)
             job = collate(traces)
@@ -103,7 +103,8 @@ def simulate_job(
     return summarise(job, annotations, simulation, gpu)
 
 
-def _out_of_memory(manifest: "Manifest", gpu: GpuConfig) -> "Summary":
+def out_of_memory(manifest: "Manifest", gpu: GpuConfig) -> "Summary":
+    """The summary of a run that does not fit."""
     from maya.simulator.summary import out_of_memory_summary
 
     failed = manifest.out_of_memory

@@ -184,7 +184,7 @@ class _Annotator:
         for dtype in np.unique(dtypes.astype(str)):
             rows = dtypes == dtype
             ops = _geometry(keys[rows])
-            duration_us[rows], basis[rows] = conv_us(self.gpu, self.estimator.gemm, ops, dtype)
+            duration_us[rows], basis[rows] = conv_us(self.gpu, ops, dtype)
             flops[rows], num_bytes[rows] = ops.flops, ops.num_bytes(dtype)
         return Estimate(duration_us, basis, _constant("conv", keys), flops, num_bytes)
 

@@ -112,11 +112,17 @@ def gemm_roofline_us(gpu: GpuConfig, m: Floats, n: Floats, k: Floats, batch: Flo
 
 
 def gemm_tiled_us(gpu: GpuConfig, m: Floats, n: Floats, k: Floats, batch: Floats, dtype: str) -> Floats:
-    """Duration of a GEMM from tile and wave quantisation, where no table of this GPU exists.
+    """Duration of a GEMM where no table of this GPU exists: max(`gemm_compute_us`, bytes / w_HBM) + t_min."""
+    num_bytes = DTYPE_BYTES[dtype] * batch * (m * n + m * k + n * k)
+    hbm = gpu.hbm_bytes_per_s * STREAM_HBM_RATIO.get(gpu.compute_capability, DEFAULT_STREAM_HBM_RATIO)
+    return np.maximum(gemm_compute_us(gpu, m, n, k, batch, dtype), num_bytes / hbm * 1e6) + gpu.min_kernel_us
+
+
+def gemm_compute_us(gpu: GpuConfig, m: Floats, n: Floats, k: Floats, batch: Floats, dtype: str) -> Floats:
+    """Duration of a GEMM's arithmetic from tile and wave quantisation.
 
     The output is cut into tiles, one per thread block, a wave is one tile on every SM; the best of a few
-    tile shapes and splits of k is taken, and the memory bound holds besides:
-    t = max(waves 2 t_m t_n (k/s + k_0) SMs / (peak e), bytes / w_HBM) + t_min.
+    tile shapes and splits of k is taken: t = waves 2 t_m t_n (k/s + k_0) SMs / (peak e).
     """
     share = GEMM_PEAK_SHARE.get(dtype, {}).get(gpu.compute_capability, DEFAULT_GEMM_PEAK_SHARE)
     flops_per_sm = peak_flops(gpu, dtype) * share / gpu.num_sms
@@ -131,6 +137,4 @@ def gemm_tiled_us(gpu: GpuConfig, m: Floats, n: Floats, k: Floats, batch: Floats
             compute_s = np.minimum(
                 compute_s, waves * 2.0 * tile_m * tile_n * steps / (flops_per_sm * tile_share)
             )
-    num_bytes = DTYPE_BYTES[dtype] * batch * (m * n + m * k + n * k)
-    hbm = gpu.hbm_bytes_per_s * STREAM_HBM_RATIO.get(gpu.compute_capability, DEFAULT_STREAM_HBM_RATIO)
-    return np.maximum(compute_s, num_bytes / hbm) * 1e6 + gpu.min_kernel_us
+    return compute_s * 1e6

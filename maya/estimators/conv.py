@@ -5,15 +5,27 @@ from dataclasses import dataclass
 import numpy as np
 
 from maya.config.schema import GpuConfig
-from maya.estimators.bounds import DTYPE_BYTES, memory_us
-from maya.estimators.gemm import BOUND, Basis, GemmModel
+from maya.estimators.bounds import DTYPE_BYTES, gemm_compute_us, memory_us
+from maya.estimators.gemm import BOUND, Basis
 from maya.estimators.interpolation import Floats
 
-# Time of an implicit GEMM over the explicit one of the same shape: gathering the window, boundary handling.
+# Time of an implicit GEMM over the arithmetic of the explicit one: gathering the window, boundary handling.
+# Fitted to the fp16 3x3 rows of DeepBench@da81ba7 on V100.
 IMPLICIT_TIME_RATIO = 1.15
-# Winograd's F(4x4, 3x3) and F(2x2, 3x3) need 2.25 to 4 times fewer products; with transforms cuDNN gains
-# about 2 on fp32 3x3 convolutions with unit stride (NeuSight@6945927: such rows exceed the fp32 peak).
-WINOGRAD_TIME_RATIO = 0.5
+# A gradient to strided data writes in a pattern that wastes work: DeepBench rows take about twice as long.
+STRIDED_DATA_TIME_RATIO = 1.8
+# Winograd's F(2x2, 3x3) and F(4x4, 3x3) need 2.25 to 4 times fewer products; with transforms cuDNN gains
+# about 2 on fp32 3x3 convolutions with unit stride (DeepBench, V100: 17 to 19 of 15.7 TFLOP/s in all three
+# passes).
+WINOGRAD_TIME_RATIO = 0.65
+# Gradients of 1x1 filters are products of two tall matrices, short of parallel work: DeepBench, V100.
+POINTWISE_FILTER_TIME_RATIO = 1.4
+# Tensor-core kernels pad the input channels to at least this many; first layers have one or three
+# (DeepBench).
+MIN_TENSOR_CHANNELS = 4
+# Bandwidth of convolutions that stream their tensors over a plain streaming kernel: an assumption.
+STREAM_EFFICIENCY = 0.85
+TENSOR_DTYPES = ("fp16", "bf16", "tf32")
 # Few channels per group leave no matrix to multiply: such kernels stream, at a share of the bandwidth.
 MIN_GEMM_CHANNELS = 4
 DEPTHWISE_EFFICIENCY = 0.5
@@ -75,20 +87,26 @@ class Convolutions:
         return m, n, k
 
 
-def conv_us(gpu: GpuConfig, gemm: GemmModel, ops: Convolutions, dtype: str) -> tuple[Floats, Basis]:
-    """Durations in us: max(implicit GEMM, memory), plus changes of layout for tensor cores on NCHW."""
+def conv_us(gpu: GpuConfig, ops: Convolutions, dtype: str) -> tuple[Floats, Basis]:
+    """Durations in us: max(implicit GEMM, memory), plus changes of layout for tensor cores on NCHW.
+
+    The matrix that a GEMM would read is never in memory, so tables of GEMMs do not apply.
+    """
     m, n, k = ops.as_gemm()
-    product_us, _ = gemm.predict(m, n, k, ops.groups, dtype)
-    stream_us = memory_us(gpu, ops.num_bytes(dtype))
-    winograd = (dtype == "fp32") & (ops.kernel_points == 9) & (ops.stride_points == 1) & (ops.direction != 2)
-    duration_us = np.maximum(
-        product_us * np.where(winograd, WINOGRAD_TIME_RATIO, IMPLICIT_TIME_RATIO), stream_us
-    )
+    winograd = (dtype == "fp32") & (ops.kernel_points == 9) & (ops.stride_points == 1)
+    ratio = np.where(winograd, WINOGRAD_TIME_RATIO, IMPLICIT_TIME_RATIO)
+    ratio *= np.where((ops.direction == 1) & (ops.stride_points > 1), STRIDED_DATA_TIME_RATIO, 1.0)
+    ratio *= np.where((ops.direction == 2) & (ops.kernel_points == 1), POINTWISE_FILTER_TIME_RATIO, 1.0)
+    if dtype in TENSOR_DTYPES:
+        ratio *= np.maximum(MIN_TENSOR_CHANNELS * ops.groups / ops.channels_in, 1.0)
+    product_us = gemm_compute_us(gpu, m, n, k, ops.groups, dtype) * ratio + gpu.min_kernel_us
+    stream_us = memory_us(gpu, ops.num_bytes(dtype), STREAM_EFFICIENCY)
+    duration_us = np.maximum(product_us, stream_us)
     few = np.minimum(ops.channels_in, ops.channels_out) / ops.groups < MIN_GEMM_CHANNELS
     depthwise = few & (ops.groups > 1)
     depthwise_us = memory_us(gpu, ops.num_bytes(dtype), DEPTHWISE_EFFICIENCY)
     duration_us = np.where(depthwise, depthwise_us, duration_us)
-    if dtype in ("fp16", "bf16", "tf32"):
+    if dtype in TENSOR_DTYPES:
         # cuDNN's tensor-core kernels work on NHWC: NCHW tensors are copied there and back, read and written.
         activations = DTYPE_BYTES[dtype] * ops.batch
         layout_bytes = 2 * activations * (ops.in_points * ops.channels_in + ops.out_points * ops.channels_out)

@@ -15,7 +15,13 @@ from math import prod
 import numpy as np
 import pandas as pd
 
-from maya.estimators.kernel_names import bytes_per_element, element_bytes, foreach_accesses, trailing_bools
+from maya.estimators.kernel_names import (
+    bytes_per_element,
+    element_bytes,
+    first_two_sizes,
+    foreach_accesses,
+    trailing_bools,
+)
 
 # Elements that one block of a multi_tensor_apply kernel handles (ATen/native/cuda/MultiTensorApply.cuh,
 # kChunkSize).
@@ -82,6 +88,17 @@ def _read_and_write_all(launch: Launch) -> float:
     return 2.0 * launch.total * launch.element_bytes
 
 
+def _pack_or_unpack(launch: Launch) -> float:
+    """FSDP2's copies between parameters and communication buffers.
+
+    The operator names inputs and outputs, which hold the same elements. Without a cast the kernels copy
+    char, whatever the type: 2 bytes are assumed, as parameters are gathered in mixed precision.
+    """
+    read, written = first_two_sizes(launch.name)
+    sizes = read + written if max(read, written) > 1 else 4
+    return launch.total / 2 * sizes
+
+
 def _foreach(launch: Launch) -> float:
     elements = launch.num_elements or launch.num_blocks * FOREACH_CHUNK_ELEMENTS
     return elements * foreach_accesses(launch.name) * launch.element_bytes
@@ -126,6 +143,21 @@ def _triton(launch: Launch) -> float:
     return 6.0 * (launch.num_elements or space or launch.grid_elements)
 
 
+def _num_keys(launch: Launch) -> int:
+    """What is sorted or scanned: the indices under an operator that gathers or scatters rows."""
+    indices = [prod(s) for s in launch.sizes[1:] if s]
+    by_index = "embedding" in launch.operator or "index" in launch.operator
+    return min(indices) if by_index and indices else launch.largest
+
+
+def _scan(launch: Launch) -> float:
+    return 2.0 * _num_keys(launch) * launch.element_bytes
+
+
+def _few_scalars(launch: Launch) -> float:
+    return 64.0
+
+
 def _picked_per_row(launch: Launch) -> float:
     """A loss reads one sector of 32 bytes and an 8-byte label for each row."""
     rows = launch.sizes[0][0] if launch.sizes and launch.sizes[0] else launch.threads_per_block
@@ -134,7 +166,7 @@ def _picked_per_row(launch: Launch) -> float:
 
 def _sort_pass(launch: Launch) -> float:
     """One pass over keys and 8-byte values."""
-    return 2.0 * launch.largest * (launch.element_bytes + 8)
+    return 2.0 * _num_keys(launch) * (launch.element_bytes + 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +188,7 @@ def _rule(pattern: str, op_kind: str, traffic: Traffic, efficiency: float, laten
     return Rule(re.compile(pattern), op_kind, traffic, efficiency, latency_us)
 
 
-# The first rule that matches wins. Where efficiencies come from stands in docs/estimators.md.
+# The first rule that matches wins. docs/estimators.md says where the efficiencies come from.
 RULES = (
     # Around FlashAttention's backward: dO and O are read and an fp32 accumulator is cleared; it becomes dQ.
     _rule("flash_bwd_dot_do_o", "attention", _bytes_of_largest(8.0), 0.9),
@@ -166,7 +198,7 @@ RULES = (
     _rule("multi_tensor_apply_kernel", "foreach", _foreach, 0.85),
     _rule("lpnorm_cleanup|lpmax_cleanup", "reduction", _partial_results, 0.5, 2.0),
     _rule("CatArrayBatchedCopy|foreach_tensor_copy", "copy", _read_and_write_all, 0.85),
-    _rule("chunk_cat_cuda_kernel|split_with_sizes_copy", "copy", _read_and_write_all, 0.85),
+    _rule("chunk_cat_cuda_kernel|split_with_sizes_copy", "copy", _pack_or_unpack, 0.85),
     _rule("unrolled_elementwise_kernel<.*copy_kernel", "copy", _elementwise, 0.97),
     _rule("vectorized_elementwise_kernel<.*copy_kernel", "copy", _elementwise, 1.0),
     _rule("::elementwise_kernel<.*copy_kernel", "copy", _elementwise, 0.75),
@@ -176,7 +208,8 @@ RULES = (
     # Rows that fit in shared memory or registers are read once, others three times.
     _rule("cunn_SoftMaxForward(Smem|Reg)", "softmax", _times_largest(2.0), 0.78, 2.0),
     _rule("cunn_SoftMaxForward", "softmax", _times_largest(4.0), 0.9, 2.0),
-    _rule("[Ss]oft[Mm]ax.*[Bb]ackward", "softmax", _times_largest(3.0), 0.78, 1.0),
+    _rule("cunn_SoftMaxBackwardSmem|softmax_warp_backward", "softmax", _times_largest(3.0), 0.78, 1.0),
+    _rule("[Ss]oft[Mm]ax.*[Bb]ackward", "softmax", _times_largest(4.0), 0.9, 2.0),
     _rule("[Ss]oft[Mm]ax", "softmax", _times_largest(2.0), 0.78, 1.0),
     _rule("nll_loss2d", "loss", _times_largest(1.0), 0.5, 2.0),
     # One block for all rows: far from the bandwidth.
@@ -205,12 +238,11 @@ RULES = (
     ),
     _rule("[Rr]adix_?[Ss]ort|[Bb]itonic|[Mm]erge_?[Ss]ort|Onesweep", "sort", _sort_pass, 0.35, 2.0),
     _rule("topk|TopK|radixFind|gatherKth|DigitCounts", "sort", _times_largest(2.0), 0.4, 2.0),
-    _rule(
-        "[Ss]can|cumsum|UniqueByKey|DeviceSelect|AdjacentDifference", "scan", _times_largest(2.0), 0.5, 2.0
-    ),
+    _rule("[Ss]can|cumsum|UniqueByKey|DeviceSelect|AdjacentDifference", "scan", _scan, 0.5, 2.0),
     _rule("^triton_|_triton_", "triton", _triton, 0.85),
     _rule("depthwise|dilated", "conv", _times_largest(2.5), 0.3),
     _rule("triu_tril", "elementwise", _times_largest(2.0), 0.9),
+    _rule("amp_update_scale", "elementwise", _few_scalars, 1.0),
     _rule("transpose|nchwToNhwc|nhwcToNchw|[Cc]opy", "copy", _times_largest(2.0), 0.75),
     _rule("fill|arange|range", "elementwise", _times_largest(1.0), 0.9),
 )

@@ -61,7 +61,7 @@ def element_bytes(name: str) -> int:
         match = pattern.search(name)
         if match:
             return _sizes(match.group(1))[0]
-    match = _ANY_TYPE.search(name.partition("(")[0])
+    match = _ANY_TYPE.search(name)
     return TYPE_BYTES[match.group(0)] if match else 4
 
 
@@ -88,6 +88,13 @@ def bytes_per_element(name: str) -> int:
     if len(types) == num_operands - 1:
         return sum(types) + size  # the result has the type of the first argument, as a rule
     return num_operands * size
+
+
+def first_two_sizes(name: str) -> tuple[int, int]:
+    """Sizes of the first two types of the template arguments, or of the first twice."""
+    match = _TEMPLATE.search(name)
+    sizes = _sizes(match.group(1)) if match else (element_bytes(name),)
+    return sizes[0], sizes[1] if len(sizes) > 1 else sizes[0]
 
 
 @lru_cache(maxsize=65536)

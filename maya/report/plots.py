@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # Okabe and Ito (2008), a palette that colour-blind readers can tell apart.
 COMPUTE, COMMUNICATION, HOST, OTHER, MEMORY = "#0072B2", "#D55E00", "#999999", "#F0E442", "#009E73"
 BASIS_COLOURS = dict(zip(BASES, ("#009E73", "#56B4E9", "#E69F00", "#CC79A7"), strict=True))
-LEGEND_ABOVE = {"loc": "lower left", "bbox_to_anchor": (0, 1.0), "frameon": False}
+LEGEND_ABOVE = {"loc": "outside upper left", "frameon": False}
 
 
 def iteration_times(jobs: Sequence["JobReport"]) -> Figure:
@@ -43,7 +43,7 @@ def iteration_times(jobs: Sequence["JobReport"]) -> Figure:
         axes.text(max(total, left[position]), position, text, va="center")
     axes.set_xlabel("predicted iteration time (ms)")
     axes.set_xlim(right=max(totals.max(), 1e-9) * 1.15)
-    axes.legend(ncols=4, **LEGEND_ABOVE)
+    figure.legend(ncols=4, **LEGEND_ABOVE)
     return figure
 
 
@@ -62,7 +62,7 @@ def peak_memory(jobs: Sequence["JobReport"]) -> Figure:
         axes.text(max(peak, capacity), position, text, va="center")
     axes.set_xlim(right=max(peaks.max(), capacities.max()) * 1.2)
     axes.set_xlabel("device memory of the fullest rank (GiB)")
-    axes.legend(ncols=3, **LEGEND_ABOVE)
+    figure.legend(ncols=3, **LEGEND_ABOVE)
     return figure
 
 
@@ -80,7 +80,7 @@ def duration_bases(jobs: Sequence["JobReport"]) -> Figure:
         left += values
     axes.set_xlim(0, 100)
     axes.set_xlabel("share of device time (%)")
-    axes.legend(ncols=4, **LEGEND_ABOVE)
+    figure.legend(ncols=4, **LEGEND_ABOVE)
     return figure
 
 
@@ -104,7 +104,7 @@ def timeline(job: "JobReport") -> Figure:
     axes.set_xlim(0, rows["end_us"].max() / 1e3)
     axes.set_xlabel("time in the iteration (ms)")
     shown = [name for name in colours if name in set(rows["category"])]
-    axes.legend(handles=[Patch(color=colours[name], label=name) for name in shown], ncols=4, **LEGEND_ABOVE)
+    figure.legend(handles=[Patch(color=colours[name], label=name) for name in shown], ncols=4, **LEGEND_ABOVE)
     _clean(axes)
     return figure
 

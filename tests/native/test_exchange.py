@@ -1,7 +1,7 @@
 """Payloads of small collectives between processes, through NCCL's C interface alone.
 
-Each test starts this file once a rank as a program, with the names of cases; the cases check the values that they
-receive, worked out by hand beside them.
+Each test starts this file once a rank as a program, with the names of cases; the cases check the values that
+they receive, worked out by hand beside them.
 """
 
 import ctypes
@@ -330,8 +330,7 @@ def large_payloads_move_nothing(r: Rank) -> None:
         r.call("ncclAllReduce", address, address, count, FLOAT32, SUM, comm, None)
         r.call("ncclSend", address, count, FLOAT32, peer, comm, None)
     r.synchronize()  # nobody has to wait for those that have not arrived yet
-    with open("/proc/self/statm") as f:
-        resident_bytes = int(f.read().split()[1]) * 4096
+    resident_bytes = int(Path("/proc/self/statm").read_text().split()[1]) * 4096
     assert resident_bytes < 1 << 30
 
 
@@ -344,7 +343,7 @@ def many_payloads(r: Rank) -> None:
         own.write(np.full(16384, step, np.float32))
         r.all_reduce(own, own, SUM, comm)
         assert own.read()[-1] == step * r.world_size
-    used_bytes = os.stat(os.environ["MAYA_EXCHANGE"]).st_blocks * 512
+    used_bytes = Path(os.environ["MAYA_EXCHANGE"]).stat().st_blocks * 512
     # 400 payloads of a rank would take 50 MiB; the heads of the hash chains up to a page for each.
     assert used_bytes < 4 * r.world_size * 2 * 65536 + 400 * 4096 + (1 << 20)
 

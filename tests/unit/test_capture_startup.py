@@ -5,6 +5,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +13,7 @@ from maya.capture.environment import STARTUP_DIR
 from maya.capture.startup.maya_startup.events import EventLog
 from maya.capture.startup.maya_startup.groups import split_color
 from maya.capture.startup.maya_startup.iterations import IterationCounter
+from maya.capture.startup.maya_startup.operator_ranges import OperatorRanges
 from maya.capture.startup.maya_startup.session import Session
 from maya.capture.startup.maya_startup.solo import Answers, signed_fnv1a
 
@@ -124,6 +126,48 @@ def test_peaks_are_those_of_the_whole_run(session):
     reserved = [value for name, value in session.emulator.marks if name == "peak_reserved_bytes"]
     assert allocated == [10, 30, 30, 30]
     assert reserved == [20, 60, 60, 60]
+
+
+class FakeProfiler:
+    """As torch.autograd.profiler: leaving a range after the profiler is off fails, as in PyTorch."""
+
+    is_on = False
+
+    class emit_nvtx:
+        def __init__(self, record_shapes: bool) -> None:
+            pass
+
+        def __enter__(self) -> None:
+            FakeProfiler.is_on = True
+
+    class record_function:
+        def __enter__(self) -> None:
+            self.was_on = FakeProfiler.is_on
+
+        def __exit__(self, *exception: object) -> None:
+            assert FakeProfiler.is_on or not self.was_on
+
+    @staticmethod
+    def _disable_profiler() -> None:
+        FakeProfiler.is_on = False
+
+    @staticmethod
+    def _run_on_profiler_stop() -> None:
+        pass
+
+
+def test_operator_ranges_end_when_no_range_is_open():
+    torch = SimpleNamespace(autograd=SimpleNamespace(profiler=FakeProfiler))
+    original = FakeProfiler.record_function.__exit__
+    ranges = OperatorRanges(torch, FakeEmulator())
+    with FakeProfiler.record_function():  # the step that ends the warm-up
+        ranges.begin()
+    with FakeProfiler.record_function():  # of the program
+        with FakeProfiler.record_function():  # the step
+            ranges.end()
+        assert FakeProfiler.is_on
+    assert not FakeProfiler.is_on
+    assert FakeProfiler.record_function.__exit__ is original
 
 
 def test_finishing_twice_changes_nothing(session):

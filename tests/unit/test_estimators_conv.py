@@ -5,7 +5,6 @@ import pytest
 from job_builder import make_gpu
 
 from maya.estimators.conv import Convolutions, conv_us
-from maya.estimators.gemm import GemmModel
 
 GPU = make_gpu(
     l2_bytes=50 * 10**6, l2_bytes_per_s=10e12, peak_flops={"bf16": 1e15, "fp16": 1e15, "fp32": 5e13}
@@ -36,13 +35,12 @@ def test_each_pass_is_a_product_of_the_same_flops(direction: int) -> None:
 
 
 def test_layouts_and_groups() -> None:
-    gemm = GemmModel(gpu=GPU, tables={})
-    fast = conv_us(GPU, gemm, layer(0), "bf16")[0]
+    fast = conv_us(GPU, layer(0), "bf16")[0]
     nchw = Convolutions(
         **{f: getattr(layer(0), f) for f in Convolutions.__slots__} | {"channels_last": np.array([False])}
     )
-    assert conv_us(GPU, gemm, nchw, "bf16")[0] > fast
+    assert conv_us(GPU, nchw, "bf16")[0] > fast
     # Depthwise: 64 groups of one channel stream their tensors rather than multiply.
     depthwise = layer(0, groups=64)
     expected = 1.3 + 2 * depthwise.num_bytes("bf16") / 4.4e12 * 1e6
-    np.testing.assert_allclose(conv_us(GPU, gemm, depthwise, "bf16")[0], expected)
+    np.testing.assert_allclose(conv_us(GPU, depthwise, "bf16")[0], expected)

@@ -72,6 +72,26 @@ OPAQUE_4 = "at::native::(anonymous namespace)::OpaqueType<4u>"
             "copy",
             2 * 1024 * 4,
         ),
+        # FSDP2: gradients of 3,000 bf16 elements are read, packed and written in fp32; or copied as they are.
+        (
+            "chunk_cat_cuda_kernel<float, c10::BFloat16>(",
+            {"shapes": "[[[1000], [2000]], [], [], [8, 375]]"},
+            "copy",
+            18_000,
+        ),
+        (
+            "split_with_sizes_copy_out_contiguous_no_cast_kernel(char**",
+            {"shapes": "[[8, 10], [], [[8, 4], [8, 6]]]"},
+            "copy",
+            320,
+        ),
+        # The embedding's gradient sorts its 4,096 indices, not the 4M elements: int64 keys and values, twice.
+        (
+            "DeviceRadixSortOnesweepKernel<long, long>(",
+            {"shapes": "[[4, 1024, 1024], [4, 1024]]", "operator": "aten::embedding_dense_backward"},
+            "sort",
+            4096 * 2 * 16,
+        ),
         # Adam in fp32: 7 accesses of 4 bytes; without a count every block has its full chunk.
         (FUSED_ADAM, {"num_elements": 10**6}, "optimizer", 28 * 10**6),
         (FUSED_ADAM, {"grid_x": 3}, "optimizer", 28 * 3 * 65536),

@@ -70,6 +70,8 @@ def test_types_of_other_kernels() -> None:
         "cunn_SoftMaxForwardSmem<8, c10::Half, float, c10::Half, at::native::SoftMaxForwardEpilogue, long>("
     )
     assert element_bytes(LOCAL + softmax) == 2
+    backward = "fmha_cutlassB_bf16(AttentionBackwardKernel<cutlass::arch::Sm80, cutlass::bfloat16_t, true>)"
+    assert element_bytes(backward) == 2
     assert element_bytes("triton_poi_fused_add_0") == 4
 
 

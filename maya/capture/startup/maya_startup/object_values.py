@@ -1,8 +1,9 @@
 """Values of the small kernels inside ``torch.distributed``'s object collectives.
 
-`all_gather_object` and its kin do arithmetic on the device with the sizes of pickles (``sum``, ``max``, ``cat``) and
-read the result. Emulated kernels compute nothing, so while such a function runs, these operators are done once more
-on the CPU, straight on the memory behind the emulated device. What is launched and recorded stays the same.
+`all_gather_object` and its kin do arithmetic on the device with the sizes of pickles (``sum``, ``max``,
+``cat``) and read the result. Emulated kernels compute nothing, so while such a function runs, these operators
+are done once more on the CPU, straight on the memory behind the emulated device. What is launched
+and recorded stays the same.
 """
 
 import ctypes

@@ -21,14 +21,7 @@ from typing import Any
 from .program import run_program
 from .rank import watch_for_rank
 
-_WARM_MODULES = (
-    "numpy",
-    "torch",
-    "torch.distributed",
-    "torch.utils.data",
-    "torch._dynamo",
-    "torch.distributed.fsdp",
-)
+_WARM_MODULES = ("numpy", "torch", "torch.distributed", "torch.utils.data", "torch._dynamo")
 _POLL_S = 0.02
 
 
