@@ -5,6 +5,7 @@ Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2
 
 import argparse
 import logging
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,10 +19,13 @@ if TYPE_CHECKING:
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+EXIT_TERMINATED = 143  # 128 + SIGTERM
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
+    # Batch systems end a job with SIGTERM: unwind, so that ranks are stopped and scratch folders removed.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(EXIT_TERMINATED))
     logging.basicConfig(format="maya: %(levelname)s: %(message)s", level=logging.WARNING, stream=sys.stderr)
     options, command = _split_command(list(sys.argv[1:] if argv is None else argv))
     args = _parser().parse_args(options)

@@ -82,7 +82,9 @@ def summary_rows(summary: Summary) -> list[tuple[str, str]]:
     """Labels and texts of what a prediction says first."""
     rows = [("GPU", f"{summary.world_size} x {summary.gpu}")]
     if summary.oom:
-        rows.append(("out of memory", f"rank {summary.oom_rank}: {gib(summary.oom_bytes or 0)} too much"))
+        rows.append(
+            ("out of memory", f"rank {summary.oom_rank} could not get {gib(summary.oom_bytes or 0)} more")
+        )
     times = {
         "iteration time": summary.iteration_time_s,
         "  compute": summary.compute_s,

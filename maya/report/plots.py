@@ -8,6 +8,8 @@ import matplotlib
 matplotlib.use("Agg")  # the workflow has no display
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
 # Okabe and Ito (2008), a palette that colour-blind readers can tell apart.
 COMPUTE, COMMUNICATION, HOST, OTHER, MEMORY = "#0072B2", "#D55E00", "#999999", "#F0E442", "#009E73"
 BASIS_COLOURS = dict(zip(BASES, ("#009E73", "#56B4E9", "#E69F00", "#CC79A7"), strict=True))
-LEGEND_ABOVE = {"loc": "outside upper left", "frameon": False}
 
 
 def iteration_times(jobs: Sequence["JobReport"]) -> Figure:
@@ -31,26 +32,28 @@ def iteration_times(jobs: Sequence["JobReport"]) -> Figure:
         ("host-bound", "host_bound_s", HOST),
     )
     left = np.zeros(len(jobs))
-    positions = np.arange(len(jobs))
+    positions = range(len(jobs))
     for label, key, colour in parts:
         values = np.array([(job.summary[key] or 0.0) * 1e3 for job in jobs])
         axes.barh(positions, values, left=left, color=colour, label=label, height=0.6)
         left += values
     totals = np.array([(job.summary["iteration_time_s"] or 0.0) * 1e3 for job in jobs])
-    axes.barh(positions, np.maximum(totals - left, 0), left=left, color=OTHER, label="copies and gaps", height=0.6)
+    axes.barh(
+        positions, np.maximum(totals - left, 0), left=left, color=OTHER, label="copies and gaps", height=0.6
+    )
     for position, job, total in zip(positions, jobs, totals, strict=True):
         text = " out of memory" if job.summary["oom"] else f" {total:,.0f} ms"
         axes.text(max(total, left[position]), position, text, va="center")
     axes.set_xlabel("predicted iteration time (ms)")
     axes.set_xlim(right=max(totals.max(), 1e-9) * 1.15)
-    figure.legend(ncols=4, **LEGEND_ABOVE)
+    _legend_above(figure)
     return figure
 
 
 def peak_memory(jobs: Sequence["JobReport"]) -> Figure:
     """Peak device memory of the fullest rank against the capacity of its GPU, in GiB."""
     figure, axes = _bars(jobs)
-    positions = np.arange(len(jobs))
+    positions = range(len(jobs))
     peaks = np.array([job.summary["peak_memory_bytes"] for job in jobs]) / 2**30
     capacities = np.array([job.capacity_bytes for job in jobs]) / 2**30
     allocated = np.array([job.summary["peak_allocated_bytes"] for job in jobs]) / 2**30
@@ -62,14 +65,14 @@ def peak_memory(jobs: Sequence["JobReport"]) -> Figure:
         axes.text(max(peak, capacity), position, text, va="center")
     axes.set_xlim(right=max(peaks.max(), capacities.max()) * 1.2)
     axes.set_xlabel("device memory of the fullest rank (GiB)")
-    figure.legend(ncols=3, **LEGEND_ABOVE)
+    _legend_above(figure)
     return figure
 
 
 def duration_bases(jobs: Sequence["JobReport"]) -> Figure:
     """What the predicted device time rests on: shares by basis."""
     figure, axes = _bars(jobs)
-    positions = np.arange(len(jobs))
+    positions = range(len(jobs))
     left = np.zeros(len(jobs))
     for basis in BASES:
         values = np.array([100.0 * job.summary["duration_basis"].get(basis, 0.0) for job in jobs])
@@ -80,14 +83,15 @@ def duration_bases(jobs: Sequence["JobReport"]) -> Figure:
         left += values
     axes.set_xlim(0, 100)
     axes.set_xlabel("share of device time (%)")
-    figure.legend(ncols=4, **LEGEND_ABOVE)
+    _legend_above(figure)
     return figure
 
 
 def timeline(job: "JobReport") -> Figure:
     """One iteration of every simulated rank: a lane per host thread and stream, coloured by use.
 
-    ``job.timeline`` has the columns rank, lane, category (compute, communication, copy or host), start_us, end_us.
+    ``job.timeline`` has the columns rank, lane, category (compute, communication, copy or host),
+    start_us and end_us.
     """
     rows = job.timeline
     assert rows is not None
@@ -97,19 +101,20 @@ def timeline(job: "JobReport") -> Figure:
     for position, (rank, lane) in enumerate(lanes):
         in_lane = rows[(rows["rank"] == rank) & (rows["lane"] == lane)]
         for category, part in in_lane.groupby("category"):
-            spans = np.column_stack([part["start_us"], part["end_us"] - part["start_us"]]) / 1e3
+            starts_ms, ends_ms = part["start_us"] / 1e3, part["end_us"] / 1e3
+            spans = list(zip(starts_ms, ends_ms - starts_ms, strict=True))
             axes.broken_barh(spans, (position - 0.4, 0.8), facecolors=colours[str(category)], rasterized=True)
     axes.set_yticks(range(len(lanes)), [f"rank {rank}, {lane}" for rank, lane in lanes])
     axes.invert_yaxis()
     axes.set_xlim(0, rows["end_us"].max() / 1e3)
     axes.set_xlabel("time in the iteration (ms)")
     shown = [name for name in colours if name in set(rows["category"])]
-    figure.legend(handles=[Patch(color=colours[name], label=name) for name in shown], ncols=4, **LEGEND_ABOVE)
+    _legend_above(figure, [Patch(color=colours[name], label=name) for name in shown])
     _clean(axes)
     return figure
 
 
-def _bars(jobs: Sequence["JobReport"]) -> tuple[Figure, plt.Axes]:
+def _bars(jobs: Sequence["JobReport"]) -> tuple[Figure, Axes]:
     figure, axes = plt.subplots(figsize=(10, 1.2 + 0.45 * len(jobs)), layout="constrained")
     axes.set_yticks(range(len(jobs)), [job.label for job in jobs])
     axes.invert_yaxis()
@@ -117,7 +122,13 @@ def _bars(jobs: Sequence["JobReport"]) -> tuple[Figure, plt.Axes]:
     return figure, axes
 
 
-def _clean(axes: plt.Axes) -> None:
+def _legend_above(figure: Figure, handles: Sequence[Artist] | None = None) -> None:
+    if handles is None:
+        handles = figure.axes[0].get_legend_handles_labels()[0]
+    figure.legend(handles=handles, ncols=4, loc="outside upper left", frameon=False)
+
+
+def _clean(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="x", alpha=0.3)
     axes.set_axisbelow(True)

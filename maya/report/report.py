@@ -1,7 +1,6 @@
 """Brings the summaries of a sweep together into tables, plots and one HTML page."""
 
 import base64
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,7 +90,7 @@ def write_report(jobs: Sequence[JobReport], output_dir: Path, title: str, descri
     report = output_dir / "report.html"
     partial = report.with_suffix(".html.partial")
     partial.write_text(page, encoding="utf-8")
-    os.replace(partial, report)
+    partial.replace(report)
     return report
 
 

@@ -4,13 +4,13 @@ rule capture:
         traces=directory("results/traces/{trace_id}"),
     log:
         "results/logs/capture/{trace_id}.log",
-    params:
-        job=lambda wildcards: trace_facts(wildcards.trace_id),
-        code=source_digest("capture", "native"),
     threads: 1
     resources:
         mem_mb=lambda wildcards, attempt: 6000 * attempt,
         runtime=lambda wildcards, attempt: 60 * attempt,
+    params:
+        job=lambda wildcards: trace_facts(wildcards.trace_id),
+        code=source_digest("capture", "native"),
     script:
         "../scripts/capture.py"
 
@@ -23,9 +23,9 @@ rule collate:
         job=directory("results/collated/{trace_id}"),
     log:
         "results/logs/collate/{trace_id}.log",
-    params:
-        code=source_digest("collate", "trace"),
     resources:
         mem_mb=lambda wildcards, attempt: 4000 * attempt,
+    params:
+        code=source_digest("collate", "trace"),
     script:
         "../scripts/collate.py"

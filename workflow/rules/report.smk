@@ -4,9 +4,9 @@ rule jobs_table:
         table="results/{sweep}/jobs.csv",
     log:
         "results/logs/jobs_table/{sweep}.log",
+    localrule: True
     params:
         jobs=[job_facts(job_id) for job_id in sorted(JOBS)],
-    localrule: True
     script:
         "../scripts/jobs_table.py"
 

@@ -9,10 +9,10 @@ rule simulate:
         lanes="results/simulations/{job_id}/lanes.parquet",
     log:
         "results/logs/simulate/{job_id}.log",
+    resources:
+        mem_mb=lambda wildcards, attempt: 4000 * attempt,
     params:
         job=lambda wildcards: job_facts(wildcards.job_id),
         code=source_digest("estimators", "simulator"),
-    resources:
-        mem_mb=lambda wildcards, attempt: 4000 * attempt,
     script:
         "../scripts/simulate.py"
