@@ -242,13 +242,12 @@ def _predict(args: argparse.Namespace) -> None:
     run = _training_run(args)
     from maya.display import print_prediction, progress_display
     from maya.predict import predict
-    from maya.simulator.summary import write_summary
 
     with progress_display() as progress:
         prediction = predict(run, trace_dir=args.trace_dir, timeline=args.timeline, progress=progress)
     print_prediction(prediction)
     if args.json is not None:
-        write_summary(args.json, prediction.summary)
+        prediction.write(args.json)
     _say_written(args.json, None if prediction.summary.oom else args.timeline, args.trace_dir)
 
 

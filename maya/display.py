@@ -63,7 +63,8 @@ def print_prediction(prediction: Prediction) -> None:
         ("captured", f"{len(ranks)} of {prediction.summary.world_size} ranks ({shown})"),
         (
             "emulation",
-            f"{cost.calls:,} device calls in {cost.seconds:.1f} s, {cost.calls_per_s:,.0f} per second",
+            f"{cost.calls:,} device calls, {prediction.summary.host_calls:,.0f} recorded per iteration, "
+            f"median overhead {cost.overhead_us_median:.2f} us a call, {cost.calls_per_s:,.0f} calls per second",
         ),
     )
 

@@ -1,10 +1,12 @@
 """The whole flow: from a training run to the summary of its predicted iteration."""
 
+import json
 import shutil
 import tempfile
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING
 
 from maya.config.identity import content_id
@@ -26,6 +28,7 @@ class HostCost:
 
     calls: int
     seconds: float
+    overhead_us_median: float  # time that a recorded call spends inside of the emulator
 
     @property
     def calls_per_s(self) -> float:
@@ -37,6 +40,16 @@ class Prediction:
     summary: "Summary"
     host_cost: HostCost
     captured_ranks: tuple[int, ...]
+
+    def write(self, path: Path) -> None:
+        """Writes the fields of the summary and, as ``emulation``, what the capture cost, as JSON."""
+        cost = self.host_cost
+        emulation = {
+            "calls": cost.calls,
+            "calls_per_s": cost.calls_per_s,
+            "overhead_us_median": cost.overhead_us_median,
+        }
+        path.write_text(json.dumps({**asdict(self.summary), "emulation": emulation}, indent=2) + "\n")
 
 
 def predict(
@@ -79,6 +92,7 @@ def predict(
         host_cost=HostCost(
             calls=sum(sum(rank.calls.values()) for rank in manifest.ranks),
             seconds=sum(rank.seconds for rank in manifest.ranks),
+            overhead_us_median=median(rank.overhead_ns_median for rank in manifest.ranks) / 1e3,
         ),
         captured_ranks=tuple(rank.rank for rank in manifest.ranks),
     )
@@ -114,7 +128,7 @@ def out_of_memory(manifest: "Manifest", gpu: GpuConfig) -> "Summary":
         world_size=manifest.world_size,
         rank=failed.rank,
         failed_bytes=failed.oom.bytes_requested,
-        used_bytes=failed.oom.used_bytes,
+        used_bytes=failed.oom.used_bytes + gpu.context_bytes,
         unemulated_calls=failed.unemulated,
     )
 

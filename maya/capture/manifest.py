@@ -25,7 +25,10 @@ class OutOfMemory:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankResult:
-    """One captured rank. ``calls`` counts device calls by name, ``unemulated`` those without an emulation."""
+    """One captured rank. ``calls`` counts device calls by name, ``unemulated`` those without an emulation.
+
+    ``recorded_calls`` are those that left a record, ``overhead_ns_median`` is the time inside of one.
+    """
 
     rank: int
     status: Status
@@ -33,6 +36,8 @@ class RankResult:
     iterations: int
     calls: dict[str, int] = field(default_factory=dict)
     unemulated: dict[str, int] = field(default_factory=dict)
+    recorded_calls: int = 0
+    overhead_ns_median: float = 0.0
     seconds: float = 0.0
     oom: OutOfMemory | None = None
     error: str | None = None  # class and message of an uncaught exception

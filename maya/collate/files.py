@@ -89,7 +89,6 @@ _SCALARS = (
     "peak_allocated_bytes",
     "peak_reserved_bytes",
     "num_communicators",
-    "host_only_us",
 )
 
 

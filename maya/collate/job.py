@@ -49,7 +49,6 @@ class RankTrace:
     peak_allocated_bytes: int  # of PyTorch's caching allocator
     peak_reserved_bytes: int
     num_communicators: int  # NCCL communicators of more than one rank that the rank opened
-    host_only_us: float = 0.0
 
 
 @dataclass(kw_only=True, slots=True)

@@ -16,12 +16,13 @@ import numpy as np
 import pandas as pd
 
 from maya.estimators.kernel_names import (
-    bytes_per_element,
     element_bytes,
     first_two_sizes,
     foreach_accesses,
+    operand_bytes,
     trailing_bools,
 )
+from maya.estimators.launch_sizes import elements_of_launch
 
 # Elements that one block of a multi_tensor_apply kernel handles (ATen/native/cuda/MultiTensorApply.cuh,
 # kChunkSize).
@@ -32,7 +33,7 @@ DEFAULT_ELEMENTS_PER_THREAD = 4
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel launch; ``num_elements`` is 0 where the launch does not say."""
+    """One kernel launch; ``num_elements``, of its index space, is 0 where the launch does not say."""
 
     name: str
     num_elements: int
@@ -51,8 +52,13 @@ class Launch:
         return prod(self.sizes[index]) if index < len(self.sizes) and self.sizes[index] else 0
 
     @property
+    def elements(self) -> int:
+        """Elements that the launch shows, else those of the operator's largest input, else from the grid."""
+        return self.num_elements or self.largest
+
+    @property
     def largest(self) -> int:
-        """Elements of the largest input; from the grid where the operator is unknown."""
+        """Elements of the operator's largest input; of the launch where the operator is unknown."""
         known = max((prod(s) for s in self.sizes if s), default=0)
         return known or self.num_elements or self.grid_elements
 
@@ -70,13 +76,37 @@ Traffic = Callable[[Launch], float]
 
 
 def _elementwise(launch: Launch) -> float:
-    elements = launch.num_elements or launch.largest
-    return elements * bytes_per_element(launch.name)
+    return float(launch.elements * sum(operand_bytes(launch.name)))
+
+
+def _elementwise_strided(launch: Launch) -> float:
+    """As `_elementwise`, but operands that are broadcast (a bias, a mask) are read once at their own size.
+
+    The operator's tensors are the operands where there are as many of them.
+    """
+    elements = launch.elements
+    written, *read = operand_bytes(launch.name)
+    tensors = [prod(s) for s in launch.sizes if s]
+    if len(tensors) != len(read) or max(tensors, default=0) < elements:
+        return _elementwise(launch)
+    return float(
+        elements * written + sum(size * min(n, elements) for size, n in zip(read, tensors, strict=True))
+    )
+
+
+def _accesses(per_element: float) -> Traffic:
+    """Accesses of the element type for every element."""
+    return lambda launch: per_element * launch.elements * launch.element_bytes
 
 
 def _times_largest(accesses: float) -> Traffic:
     """Accesses of the element type for every element of the largest input."""
     return lambda launch: accesses * launch.largest * launch.element_bytes
+
+
+def _max_pool(launch: Launch) -> float:
+    """The larger side once; the smaller one, a quarter of it as a rule, with 8-byte indices."""
+    return launch.largest * (launch.element_bytes + (launch.element_bytes + 8) / 4)
 
 
 def _bytes_of_largest(per_element: float) -> Traffic:
@@ -111,7 +141,7 @@ def _partial_results(launch: Launch) -> float:
 
 def _dropout(launch: Launch) -> float:
     """Reads the input, writes the output and a mask of bytes."""
-    return launch.largest * (2 * launch.element_bytes + 1)
+    return launch.elements * (2 * launch.element_bytes + 1)
 
 
 def _random_fill(launch: Launch) -> float:
@@ -121,19 +151,21 @@ def _random_fill(launch: Launch) -> float:
 
 def _gather(launch: Launch) -> float:
     """Rows of a table (the first input) picked by an index: each is read and written, the index is read."""
+    if "vectorized_gather" in launch.name and launch.scalars[1:]:
+        num_rows, row_bytes = launch.scalars[:2]
+        return num_rows * (2.0 * row_bytes + 8)
     width = prod(launch.sizes[0][1:]) if launch.sizes and launch.sizes[0] else 1
     indices = min((prod(s) for s in launch.sizes[1:] if s), default=0)
     if not indices:
         return 2.0 * launch.grid_elements * launch.element_bytes
-    bytes_each = 4 if "vectorized_gather" in launch.name else launch.element_bytes
-    if launch.operator == "aten::gather":  # the index has the shape of the result, expanded along its rows
-        return indices * 2.0 * bytes_each
-    return indices * (2.0 * width * bytes_each + 8)
+    if launch.operator == "aten::gather":  # the index has the shape of the result
+        return indices * (2.0 * launch.element_bytes + 8)
+    return indices * (2.0 * width * launch.element_bytes + 8)
 
 
 def _scatter_rows(launch: Launch) -> float:
     """Gradient rows (the first input) are added to rows of a table: read, read and written."""
-    return 3.0 * (launch.numel(0) or launch.largest) * launch.element_bytes
+    return 3.0 * (launch.num_elements or launch.numel(0) or launch.largest) * launch.element_bytes
 
 
 def _triton(launch: Launch) -> float:
@@ -202,26 +234,28 @@ RULES = (
     _rule("unrolled_elementwise_kernel<.*copy_kernel", "copy", _elementwise, 0.97),
     _rule("vectorized_elementwise_kernel<.*copy_kernel", "copy", _elementwise, 1.0),
     _rule("::elementwise_kernel<.*copy_kernel", "copy", _elementwise, 0.75),
-    _rule("unrolled_elementwise_kernel<", "elementwise", _elementwise, 0.97),
+    # Several results: batch norm's statistics of each channel.
+    _rule("unrolled_elementwise_kernel_for_multi_outputs<", "elementwise", _elementwise, 0.97),
+    _rule("unrolled_elementwise_kernel<", "elementwise", _elementwise_strided, 0.97),
     _rule("vectorized_elementwise_kernel<|vectorized_templated", "elementwise", _elementwise, 1.0),
-    _rule("::elementwise_kernel<|elementwise_kernel_with_index", "elementwise", _elementwise, 0.92),
+    _rule("::elementwise_kernel<|elementwise_kernel_with_index", "elementwise", _elementwise_strided, 0.92),
     # Rows that fit in shared memory or registers are read once, others three times.
-    _rule("cunn_SoftMaxForward(Smem|Reg)", "softmax", _times_largest(2.0), 0.78, 2.0),
-    _rule("cunn_SoftMaxForward", "softmax", _times_largest(4.0), 0.9, 2.0),
-    _rule("cunn_SoftMaxBackwardSmem|softmax_warp_backward", "softmax", _times_largest(3.0), 0.78, 1.0),
-    _rule("[Ss]oft[Mm]ax.*[Bb]ackward", "softmax", _times_largest(4.0), 0.9, 2.0),
-    _rule("[Ss]oft[Mm]ax", "softmax", _times_largest(2.0), 0.78, 1.0),
-    _rule("nll_loss2d", "loss", _times_largest(1.0), 0.5, 2.0),
+    _rule("cunn_SoftMaxForward(Smem|Reg)", "softmax", _accesses(2.0), 0.78, 2.0),
+    _rule("cunn_SoftMaxForward", "softmax", _accesses(4.0), 0.9, 2.0),
+    _rule("cunn_SoftMaxBackwardSmem|softmax_warp_backward", "softmax", _accesses(3.0), 0.78, 1.0),
+    _rule("[Ss]oft[Mm]ax.*[Bb]ackward", "softmax", _accesses(4.0), 0.9, 2.0),
+    _rule("[Ss]oft[Mm]ax", "softmax", _accesses(2.0), 0.78, 1.0),
+    _rule("nll_loss2d", "loss", _accesses(1.0), 0.5, 2.0),
     # One block for all rows: far from the bandwidth.
     _rule("nll_loss", "loss", _picked_per_row, 0.02, 1.0),
-    _rule("GammaBeta", "norm", _times_largest(2.0), 0.7, 5.0),
-    _rule("layer_norm_grad_input|LayerNormBackward", "norm", _times_largest(3.0), 0.7, 2.0),
-    _rule("ComputeInternalGradients|RowwiseMoments", "norm", _times_largest(1.0), 0.7, 2.0),
-    _rule("layer_norm|LayerNorm|[Rr]ms_?[Nn]orm|RMSNorm|GroupNorm", "norm", _times_largest(2.0), 0.68, 2.0),
-    _rule("batch_norm_(collect|reduce)_statistics", "norm", _times_largest(1.0), 0.75, 3.0),
-    _rule("batch_norm_backward_reduce", "norm", _times_largest(2.0), 0.75, 3.0),
-    _rule("batch_norm_backward", "norm", _times_largest(3.0), 0.8, 1.0),
-    _rule("batch_norm", "norm", _times_largest(2.0), 0.8, 1.0),
+    _rule("GammaBeta", "norm", _accesses(2.0), 0.7, 5.0),
+    _rule("layer_norm_grad_input|LayerNormBackward", "norm", _accesses(3.0), 0.7, 2.0),
+    _rule("ComputeInternalGradients|RowwiseMoments", "norm", _accesses(1.0), 0.7, 2.0),
+    _rule("layer_norm|LayerNorm|[Rr]ms_?[Nn]orm|RMSNorm|GroupNorm", "norm", _accesses(2.0), 0.68, 2.0),
+    _rule("batch_norm_(collect|reduce)_statistics", "norm", _accesses(1.0), 0.75, 3.0),
+    _rule("batch_norm_backward_reduce", "norm", _accesses(2.0), 0.75, 3.0),
+    _rule("batch_norm_backward", "norm", _accesses(3.0), 0.8, 1.0),
+    _rule("batch_norm", "norm", _accesses(2.0), 0.8, 1.0),
     _rule("fused_dropout_kernel", "dropout", _dropout, 0.75),
     _rule("distribution_elementwise_grid_stride|distribution_nullary", "random", _random_fill, 0.5),
     _rule("reduce_kernel|DeviceReduce|DeviceSegmentedReduce", "reduction", _times_largest(1.0), 0.75, 3.0),
@@ -230,8 +264,8 @@ RULES = (
     _rule("compute_grad_weight|sum_and_scatter", "embedding", _scatter_rows, 0.4, 2.0),
     _rule("krn_partial|_of_partial|_of_segments", "embedding", _picked_per_row, 0.1),
     _rule("scatter_gather", "embedding", _times_largest(2.0), 0.5, 2.0),
-    _rule("max_pool_backward|MaxPoolBackward", "pooling", _bytes_of_largest(5.0), 0.5),
-    _rule("max_pool|MaxPool", "pooling", _bytes_of_largest(5.0), 0.6),
+    _rule("max_pool_backward|MaxPoolBackward", "pooling", _max_pool, 0.5),
+    _rule("max_pool|MaxPool", "pooling", _max_pool, 0.6),
     _rule("avg_pool|AvgPool|adaptive_?average", "pooling", _times_largest(1.3), 0.6),
     _rule(
         "upsample|reflection_pad|replication_pad|grid_sampl|pad_kernel", "resize", _times_largest(2.5), 0.5
@@ -301,14 +335,17 @@ def _features(row: object) -> dict[str, object]:
     counts = {
         key: max(int(values[key]), 0) for key in KERNEL_KEY if key not in ("name", "operator", "shapes")
     }
+    name = str(values["name"])
+    scalars = tuple(counts[f"scalar{i}"] for i in range(6))
+    num_blocks = counts["grid_x"] * max(counts["grid_y"], 1) * max(counts["grid_z"], 1)
     launch = Launch(
-        name=str(values["name"]),
-        num_elements=counts["num_elements"],
-        num_blocks=counts["grid_x"] * max(counts["grid_y"], 1) * max(counts["grid_z"], 1),
+        name=name,
+        num_elements=counts["num_elements"] or elements_of_launch(name, num_blocks, scalars),
+        num_blocks=num_blocks,
         threads_per_block=counts["block_x"] * max(counts["block_y"], 1) * max(counts["block_z"], 1),
         operator=str(values["operator"] or ""),
         sizes=parse_sizes(str(values["shapes"] or "")),
-        scalars=tuple(counts[f"scalar{i}"] for i in range(6)),
+        scalars=scalars,
     )
     attention = _attention_features(launch)
     if attention is not None:

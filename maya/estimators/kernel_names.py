@@ -42,6 +42,11 @@ _LAMBDA = re.compile(r"\{lambda\((?!int\))" + _TYPES + r"[,)]")
 _TEMPLATE = re.compile(r"[A-Za-z_]\w*<(?:\d+, )*" + _TYPES + r"[,> ]")
 _ANY_TYPE = re.compile(r"\b" + _TYPE)
 _OPAQUE = re.compile(r"OpaqueType<(\d+)")
+# A reduction's input type; its operators are lambdas over the type that it sums in.
+_REDUCED = re.compile(r"ReduceOp<(" + _TYPE + r")[,>]")
+# Functors of two arguments name the types of both and of the result: a scalar takes the place of A's first
+# and of B's second argument.
+_FUNCTOR = re.compile(rf"\b(A|B|)(Unary|Binary)Functor<({_TYPE}), ({_TYPE}), ({_TYPE}),")
 _POINTERS = re.compile(r"[Aa]rray<char\s?\*, (\d+)")
 _NARROWING_COPY = re.compile(r"(?:bfloat16|float16|half)_copy_kernel")
 _WIDENING_COPY = re.compile(r"(?:bfloat16|float16|half)tofloat32_copy_kernel")
@@ -57,7 +62,7 @@ def element_bytes(name: str) -> int:
     opaque = _OPAQUE.search(name)
     if opaque:
         return int(opaque.group(1))
-    for pattern in (_LAMBDA, _TEMPLATE):
+    for pattern in (_REDUCED, _LAMBDA, _TEMPLATE):
         match = pattern.search(name)
         if match:
             return _sizes(match.group(1))[0]
@@ -66,28 +71,36 @@ def element_bytes(name: str) -> int:
 
 
 @lru_cache(maxsize=65536)
-def bytes_per_element(name: str) -> int:
-    """Bytes that an elementwise kernel reads and writes for one element of its output."""
-    if _NARROWING_COPY.search(name) or _WIDENING_COPY.search(name):
-        return 6  # between 4- and 2-byte types
+def operand_bytes(name: str) -> tuple[int, ...]:
+    """Sizes of the elements of an elementwise kernel's result and of its inputs, in this order."""
+    if _NARROWING_COPY.search(name):
+        return 2, 4
+    if _WIDENING_COPY.search(name):
+        return 4, 2
+    pointers = _POINTERS.search(name)
+    num_operands = int(pointers.group(1)) if pointers else 0
     size = element_bytes(name)
+    if "WithCast" in name and num_operands in (2, 3) and size in (2, 4, 8):
+        # Between types of different sizes, of which the name gives one: fp32 and a half, or int64 and int32.
+        other = {2: 4, 4: 2, 8: 4}[size]
+        return (size, other) if num_operands == 2 else (size, size, other)
+    functor = _FUNCTOR.search(name)
+    if functor:
+        first, second, result = (TYPE_BYTES[t] for t in functor.groups()[2:])
+        inputs = {"A": (second,), "B": (first,)}.get(functor.group(1), (first, second))
+        return result, *inputs
     arguments = _LAMBDA.search(name)
     types = _sizes(arguments.group(1)) if arguments else ()
-    pointers = _POINTERS.search(name)
-    if pointers:
-        num_operands = int(pointers.group(1))
-    elif "AUnaryFunctor" in name or "BUnaryFunctor" in name or "OnSelf" in name:
-        num_operands = 2
-    elif "BinaryFunctor" in name or "CUDAFunctor_add" in name:
-        num_operands = 3
-    else:
-        num_operands = len(types) + 1 if types else 2
-    if "WithCast" in name and num_operands == 2 and size in (2, 4, 8):
-        # Between types of different sizes, of which the name gives one: fp32 and a half, or int64 and int32.
-        return {2: 6, 4: 6, 8: 12}[size]
-    if len(types) == num_operands - 1:
-        return sum(types) + size  # the result has the type of the first argument, as a rule
-    return num_operands * size
+    if not num_operands:
+        if "OnSelf" in name:
+            num_operands = 2
+        elif "CUDAFunctor_add" in name:
+            num_operands = 3
+        else:
+            num_operands = len(types) + 1 if types else 2
+    if types and len(types) == num_operands - 1:
+        return max(types), *types  # the result has the widest type: where(bool, Half, Half), mul(float, bool)
+    return (size,) * num_operands
 
 
 def first_two_sizes(name: str) -> tuple[int, int]:

@@ -25,14 +25,19 @@ Table& table() {
 std::array<std::atomic<int64_t>, kMaxDevices> bytes_used;
 
 // Addresses are handed out upwards from here and not used again: a stale pointer faults, and two runs
-// of one program see the same addresses. 2^45 to 2^46 is free in Linux processes.
-constexpr uintptr_t kFirstAddress = 0x2000'0000'0000;
+// of one program see the same addresses. 2^45 to 2^46 is free in Linux processes. The upper
+// half is not usual as a size, so that two 32-bit sizes beside each other do not look like an address.
+constexpr uintptr_t kFirstAddress = 0x2acd'0000'0000;
 std::atomic<uintptr_t> next_address{kFirstAddress};
 
 }  // namespace
 
 size_t round_to_pages(size_t bytes) {
   return (bytes + kDevicePageBytes - 1) / kDevicePageBytes * kDevicePageBytes;
+}
+
+bool is_emulated_address(uintptr_t address) {
+  return address >= kFirstAddress && address < next_address.load(std::memory_order_relaxed);
 }
 
 void* map_pages(size_t bytes, bool is_accessible) {

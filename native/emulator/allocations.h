@@ -28,6 +28,9 @@ void add_allocation(const AllocationEntry& entry);
 // Takes out the allocation that begins at `address`; false when there is none.
 bool remove_allocation(const void* address, AllocationEntry* entry);
 
+// Whether an address was handed out by map_pages, now or earlier.
+bool is_emulated_address(uintptr_t address);
+
 int64_t device_bytes_used(int device);
 int64_t device_bytes_capacity(int device);
 

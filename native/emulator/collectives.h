@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <vector>
 
 namespace maya {
 
@@ -15,5 +17,9 @@ void complete_pending_collectives();
 // or whose input does and has not left yet. Called before copies and memsets of up to
 // kPayloadLimitBytes, for source and target.
 void complete_pending_collectives(const void* address, size_t bytes);
+
+// A kernel may write to these addresses: pending outputs around them will read as zero, as if the collective
+// had been complete before.
+void overwrite_pending_collectives(const std::vector<uintptr_t>& addresses);
 
 }  // namespace maya

@@ -24,6 +24,8 @@ struct ncclComm {
   int64_t num_collectives = 0;
   std::unordered_map<int, int64_t> num_sent{}, num_received{};  // by peer
 
+  int64_t device_bytes = 0;  // of its buffers
+
   std::vector<double> pre_mul_factors{};        // of operator ncclNumOps + i
   maya::exchange::Rendezvous* start = nullptr;  // with the global rank of each member; linked mode only
 };

@@ -12,6 +12,7 @@
 #include "allocations.h"
 #include "collectives.h"
 #include "device_table.h"
+#include "known_bytes.h"
 #include "recorder.h"
 #include "recorder_state.h"
 #include "runtime.h"
@@ -76,25 +77,36 @@ void move_rows(void* target, const void* source, const Rows& rows, MemcpyDirecti
           zero_without_touching(static_cast<char*>(target) + row * rows.target_pitch_bytes, rows.width_bytes);
         }
       }
+    } else {
+      for (size_t row = 0; row < rows.height; ++row) {
+        overwrite_known_bytes(static_cast<char*>(target) + row * rows.target_pitch_bytes, rows.width_bytes);
+      }
     }
     return;
   }
   for (size_t row = 0; row < rows.height; ++row) {
-    memmove(static_cast<char*>(target) + row * rows.target_pitch_bytes,
-            static_cast<const char*>(source) + row * rows.source_pitch_bytes, rows.width_bytes);
+    char* to = static_cast<char*>(target) + row * rows.target_pitch_bytes;
+    const char* from = static_cast<const char*>(source) + row * rows.source_pitch_bytes;
+    settle_known_bytes(from, rows.width_bytes);
+    memmove(to, from, rows.width_bytes);
+    keep_known_bytes(to, rows.width_bytes);
   }
 }
 
 void fill_now(void* target, unsigned value, size_t element_bytes, size_t count) {
   size_t bytes = element_bytes * count;
   if (bytes > kPayloadLimitBytes) {
+    overwrite_known_bytes(target, bytes);
     if (value == 0) zero_without_touching(target, bytes);
-  } else if (element_bytes == 1) {
+    return;
+  }
+  if (element_bytes == 1) {
     memset(target, static_cast<int>(value), bytes);
   } else {
     for (size_t i = 0; i < count; ++i)
       memcpy(static_cast<char*>(target) + i * element_bytes, &value, element_bytes);
   }
+  keep_known_bytes(target, bytes);
 }
 
 }  // namespace

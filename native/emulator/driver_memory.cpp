@@ -7,6 +7,7 @@
 
 #include "allocations.h"
 #include "device_table.h"
+#include "known_bytes.h"
 #include "recorder.h"
 #include "runtime.h"
 
@@ -91,6 +92,7 @@ cudaError_t unmap_physical(CUdeviceptr address, size_t bytes) {
     auto mapping = all.mappings.find(at);
     if (mapping == all.mappings.end() || !remove_allocation(pointer(at), &entry))
       return cudaErrorInvalidValue;
+    forget_known_bytes(pointer(at), entry.allocation.bytes);
     madvise(pointer(at), entry.allocation.bytes, MADV_DONTNEED);
     mprotect(pointer(at), entry.allocation.bytes, PROT_NONE);
     drop_reference(all, mapping->second);

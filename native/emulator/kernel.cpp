@@ -7,7 +7,9 @@
 #include <mutex>
 #include <vector>
 
+#include "collectives.h"
 #include "device_table.h"
+#include "known_bytes.h"
 #include "recorder.h"
 #include "recorder_state.h"
 
@@ -120,6 +122,26 @@ cudaError_t check_shape(const Kernel& kernel, const LaunchShape& shape) {
   return cudaSuccess;
 }
 
+// What the launch does to device memory: results that are computed, else outputs that read as zero.
+void write_outputs(const KernelSignature& signature, unsigned num_blocks, void** arguments, CUstream stream) {
+  if (auto compute = computation_of_launch(signature.computation, arguments)) {
+    return run_or_capture(stream, std::move(compute));
+  }
+  thread_local std::vector<uintptr_t> addresses;
+  addresses.clear();
+  for (const OutputParameter& output : signature.outputs) {
+    const void* argument = arguments[output.index];
+    append_outputs(output, argument, num_blocks,
+                   tensor_list_sizes(signature.multi_tensor, argument, num_blocks), addresses);
+  }
+  auto overwrite = [](const std::vector<uintptr_t>& outputs) {
+    overwrite_pending_collectives(outputs);
+    for (uintptr_t address : outputs) overwrite_known_bytes_from(address);
+  };
+  if (is_capturing(stream)) return run_or_capture(stream, [=, outputs = addresses] { overwrite(outputs); });
+  overwrite(addresses);
+}
+
 }  // namespace
 
 Kernel* find_kernel(const void* host_function_or_handle) { return kernels().find(host_function_or_handle); }
@@ -179,6 +201,7 @@ cudaError_t launch_kernel(Kernel* kernel, const LaunchShape& shape, void** argum
     }
   }
   call.record(Kind::kernel, fields, num_fields);
+  if (arguments != nullptr) write_outputs(signature, shape.grid.x, arguments, stream);
   return cudaSuccess;
 }
 

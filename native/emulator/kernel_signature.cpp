@@ -142,6 +142,8 @@ KernelSignature read_signature(const char* mangled_name) {
   std::string_view name = signature.name;
   std::vector<std::string_view> parameters = split_parameters(parameter_list(name));
   signature.scalars = integer_parameters(parameters);
+  signature.outputs = find_outputs(name, parameters);
+  signature.computation = find_computation(name, parameters);
   if (name.find("multi_tensor_apply_kernel<") != std::string_view::npos && !parameters.empty()) {
     if (multi_tensor_layout(parameters[0], &signature.multi_tensor)) {
       signature.element_count = ElementCount::multi_tensor;
@@ -154,6 +156,18 @@ KernelSignature read_signature(const char* mangled_name) {
     signature.element_count = ElementCount::first_integer;
   }
   return signature;
+}
+
+TensorListSizes tensor_list_sizes(const MultiTensorLayout& layout, const void* first_argument,
+                                  unsigned num_blocks) {
+  if (layout.max_tensors == 0) return {0, kMaxTensors[0]};
+  auto* block_to_tensor = reinterpret_cast<const BlockIndex*>(static_cast<const char*>(first_argument) +
+                                                              layout.block_to_tensor_offset);
+  int last = -1;
+  for (size_t block = 0; block < std::min<size_t>(num_blocks, kMaxBlocks); ++block) {
+    last = std::max<int>(last, block_to_tensor[block]);
+  }
+  return {std::min(last + 1, layout.max_tensors), layout.max_tensors};
 }
 
 int64_t count_multi_tensor_elements(const MultiTensorLayout& layout, const void* first_argument,

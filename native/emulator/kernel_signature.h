@@ -5,6 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "computed_kernels.h"
+#include "kernel_outputs.h"
+
 namespace maya {
 
 // An integer parameter of a kernel that is passed by value.
@@ -30,10 +33,16 @@ struct KernelSignature {
   std::vector<ScalarParameter> scalars;  // the first ones, at most kMaxScalars
   ElementCount element_count = ElementCount::unknown;
   MultiTensorLayout multi_tensor;
+  std::vector<OutputParameter> outputs;  // where a launch may write
+  Computation computation;
 };
 inline constexpr int kMaxScalars = 6;
 
 KernelSignature read_signature(const char* mangled_name);
+
+// Tensors in the lists of one launch.
+TensorListSizes tensor_list_sizes(const MultiTensorLayout& layout, const void* first_argument,
+                                  unsigned num_blocks);
 
 // The exact number of elements of one launch of a multi_tensor_apply_kernel.
 int64_t count_multi_tensor_elements(const MultiTensorLayout& layout, const void* first_argument,

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "device.h"
+#include "known_bytes.h"
 #include "recorder.h"
 
 namespace maya {
@@ -134,12 +135,14 @@ inline void record_library_op(Call& call, cudaStream_t stream, const char* name,
               {stream_id(stream), intern(name), type, work.read_bytes, work.written_bytes, work.flops});
 }
 
-// Results of computations read as zero. A small result may lie where the program has put a payload
-// before (an info code, a loss), so it is written; larger ones are not read back by programs.
+// Results of computations read as zero. In memory that the host can write too nothing tells what stands
+// there, so a small result is written; larger ones are not read back by programs.
 inline void zero_result(void* result, int64_t num_bytes) {
-  if (num_bytes <= 0 || num_bytes > int64_t(kPayloadLimitBytes)) return;
+  if (num_bytes <= 0) return;
+  overwrite_known_bytes(result, static_cast<size_t>(num_bytes));
+  if (num_bytes > int64_t(kPayloadLimitBytes)) return;
   const Allocation allocation = find_allocation(result);
-  if (allocation.space == Space::unknown) return;
+  if (allocation.space == Space::unknown || allocation.space == Space::device) return;
   const auto begin = reinterpret_cast<uintptr_t>(result);
   if (begin + num_bytes <= allocation.address + allocation.bytes) std::memset(result, 0, num_bytes);
 }
@@ -148,7 +151,10 @@ inline void zero_result(void* result, int64_t num_bytes) {
 inline void zero_matrices(void* result, int64_t rows, int64_t cols, int64_t leading_dimension, int64_t batch,
                           int64_t batch_stride, cudaDataType type) {
   const int64_t column_bytes = bytes_of(rows, type);
-  if (column_bytes * cols * batch > int64_t(kPayloadLimitBytes)) return;
+  if (column_bytes * cols * batch > int64_t(kPayloadLimitBytes)) {
+    const int64_t last = (batch - 1) * batch_stride + (cols - 1) * leading_dimension + rows;
+    return overwrite_known_bytes(result, static_cast<size_t>(bytes_of(last, type)));
+  }
   const bool is_contiguous = leading_dimension == rows;
   for (int64_t i = 0; i < batch; ++i) {
     char* matrix = static_cast<char*>(result) + bytes_of(i * batch_stride, type);

@@ -4,6 +4,7 @@
 
 #include "allocations.h"
 #include "device_table.h"
+#include "known_bytes.h"
 #include "recorder.h"
 #include "runtime.h"
 
@@ -84,6 +85,7 @@ cudaError_t free_memory(void* address, CUstream stream) {
   Call call;
   AllocationEntry entry;
   if (!remove_allocation(address, &entry) || !entry.is_owned) return cudaErrorInvalidValue;
+  forget_known_bytes(address, entry.allocation.bytes);
   unmap_pages(address, entry.allocation.bytes);
   give_device_bytes(entry.allocation.device, static_cast<int64_t>(entry.device_bytes));
   call.record(Kind::free,
@@ -313,6 +315,7 @@ cudaError_t cudaIpcCloseMemHandle(void* address) {
   MAYA_COUNT_CALL();
   maya::AllocationEntry entry;
   if (!maya::remove_allocation(address, &entry)) return runtime_result(cudaErrorInvalidValue);
+  maya::forget_known_bytes(address, entry.allocation.bytes);
   maya::unmap_pages(address, entry.allocation.bytes);
   return cudaSuccess;
 }

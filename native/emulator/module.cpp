@@ -47,10 +47,11 @@ cudaError_t load_file(CUmodule* module, const char* path) {
 
 // A name without a signature (Triton, CUDA C functions of extern "C") leaves the parameter sizes of the
 // device code: those of 4 bytes are taken for integers, which a float would not be.
-void add_scalars(const CubinKernel& contents, Kernel* kernel) {
+void read_parameters(const CubinKernel& contents, Kernel* kernel) {
   kernel->signature = read_signature(kernel->mangled_name);
   kernel->has_read_signature = true;
   if (kernel->signature.name != kernel->mangled_name) return;
+  kernel->signature.outputs = find_outputs(contents.parameter_bytes);
   for (size_t i = 0; i < contents.parameter_bytes.size() && kernel->signature.scalars.size() < kMaxScalars;
        ++i) {
     if (contents.parameter_bytes[i] == 4) kernel->signature.scalars.push_back({static_cast<int>(i), 4, true});
@@ -65,7 +66,7 @@ Kernel* kernel_of(Module* module, const char* name) {
     if (auto found = module->contents.find(name); found != module->contents.end()) {
       kernel->num_registers = found->second.num_registers;
       kernel->static_shared_bytes = found->second.static_shared_bytes;
-      add_scalars(found->second, kernel);
+      read_parameters(found->second, kernel);
     }
   }
   return kernel;

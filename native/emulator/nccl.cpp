@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -21,9 +22,10 @@ namespace {
 struct Group {
   int depth = 0;
   std::vector<CollectiveCall> calls;
-  std::vector<std::function<void()>> waiting_steps;
+  std::vector<std::function<ncclResult_t()>> waiting_steps;
 };
 thread_local Group group;
+thread_local std::string last_error;
 
 // Records calls that were made together and starts their payloads. Calls of one communicator in one group
 // are one device operation with one sequence number (NCCL src/enqueue.cc, ncclLaunchPrepare).
@@ -60,14 +62,16 @@ void launch(const CollectiveCall& call) {
   }
 }
 
-void wait_at_group_end(std::function<void()> step) {
+ncclResult_t wait_at_group_end(std::function<ncclResult_t()> step) {
   if (group.depth > 0) {
     group.waiting_steps.push_back(std::move(step));
-  } else {
-    UntimedSection waiting;
-    step();
+    return ncclSuccess;
   }
+  UntimedSection waiting;
+  return step();
 }
+
+void set_last_error(std::string text) { last_error = std::move(text); }
 
 namespace {
 
@@ -113,12 +117,15 @@ ncclResult_t ncclGroupEnd() {
   if (--group.depth > 0) return ncclSuccess;
   const auto steps = std::exchange(group.waiting_steps, {});
   const auto calls = std::exchange(group.calls, {});
+  ncclResult_t result = ncclSuccess;
   if (!steps.empty()) {
     UntimedSection waiting;
-    for (const auto& step : steps) step();
+    for (const auto& step : steps) {
+      if (const ncclResult_t made = step(); result == ncclSuccess) result = made;
+    }
   }
   nccl::launch_together(calls, /*is_group=*/true);
-  return ncclSuccess;
+  return result;
 }
 
 ncclResult_t ncclAllReduce(const void* send, void* receive, size_t count, ncclDataType_t dtype,
@@ -290,7 +297,7 @@ const char* ncclGetErrorString(ncclResult_t result) {
 
 const char* ncclGetLastError(ncclComm_t) {
   MAYA_COUNT_CALL();
-  return "";
+  return nccl::last_error.c_str();
 }
 
 }  // extern "C"

@@ -8,10 +8,12 @@
 #include <algorithm>
 #include <cstdint>
 #include <mutex>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "allocations.h"
 #include "communicator.h"
 #include "device.h"
 #include "hash.h"
@@ -37,14 +39,26 @@ struct Origin {
 
 bool is_blocking(const ncclConfig_t* config) { return config == nullptr || config->blocking != 0; }
 
+// Null when the device has no room for the buffers, which NCCL reports as a failure of CUDA.
 ncclComm* make_communicator(int64_t unique_id, int num_ranks, int rank, const Origin& origin) {
   static int64_t num_communicators = 0;  // guarded by the open Call
   Call call;
+  const int device = current_device();
+  const int64_t device_bytes = num_ranks > 1 ? gpu().nccl_bytes_per_communicator : 0;
+  if (!take_device_bytes(device, device_bytes)) {
+    call.record(Kind::out_of_memory,
+                {device_bytes, device_bytes_used(device), device_bytes_capacity(device)});
+    nccl::set_last_error("CUDA error: out of memory (" + std::to_string(device_bytes) +
+                         " bytes for the buffers of a communicator of " + std::to_string(num_ranks) +
+                         " ranks)");
+    return nullptr;
+  }
   auto* comm = new ncclComm{.id = num_communicators++,
                             .unique_id = unique_id,
                             .num_ranks = num_ranks,
                             .rank = rank,
-                            .device = current_device()};
+                            .device = device,
+                            .device_bytes = device_bytes};
   const int64_t fields[] = {comm->id,      unique_id,    num_ranks,         rank,
                             origin.parent, origin.color, origin.split_index};
   call.record(Kind::comm_init, fields, origin.parent == trace::kMissing ? 4 : 7);
@@ -70,13 +84,16 @@ void enter(ncclComm& comm) {
 ncclResult_t initialise(ncclComm_t* new_comm, int num_ranks, int rank, uint64_t unique_id,
                         const ncclConfig_t* config) {
   if (new_comm == nullptr || num_ranks < 1 || rank < 0 || rank >= num_ranks) return ncclInvalidArgument;
+  *new_comm = nullptr;
   ncclComm* comm = make_communicator(static_cast<int64_t>(unique_id), num_ranks, rank, {});
+  if (comm == nullptr) return ncclUnhandledCudaError;
   enter(*comm);
   *new_comm = comm;
-  if (is_linked() && is_blocking(config)) {
-    nccl::wait_at_group_end([comm] { wait_for_members(*comm, *comm->start, "ncclCommInitRank"); });
-  }
-  return ncclSuccess;
+  if (!is_linked() || !is_blocking(config)) return ncclSuccess;
+  return nccl::wait_at_group_end([comm] {
+    wait_for_members(*comm, *comm->start, "ncclCommInitRank");
+    return ncclSuccess;
+  });
 }
 
 int64_t child_unique_id(const ncclComm& parent, int64_t split_index, int64_t color) {
@@ -87,7 +104,7 @@ int64_t child_unique_id(const ncclComm& parent, int64_t split_index, int64_t col
 ncclComm* make_child(const ncclComm& parent, int64_t split_index, int color, int num_ranks, int rank) {
   ncclComm* child = make_communicator(child_unique_id(parent, split_index, color), num_ranks, rank,
                                       {.parent = parent.id, .color = color, .split_index = split_index});
-  enter(*child);
+  if (child != nullptr) enter(*child);
   return child;
 }
 
@@ -125,6 +142,7 @@ void close(ncclComm* comm) {
   {
     Call call;
     call.record(Kind::comm_destroy, {comm->id});
+    give_device_bytes(comm->device, comm->device_bytes);
   }
   delete comm;
 }
@@ -172,15 +190,19 @@ ncclResult_t ncclCommInitAll(ncclComm_t* comms, int num_devices, const int* devi
   MAYA_COUNT_CALL();
   if (comms == nullptr || num_devices < 1 || num_devices > maya::num_devices()) return ncclInvalidArgument;
   ncclUniqueId unique_id;
-  if (const ncclResult_t result = ncclGetUniqueId(&unique_id); result != ncclSuccess) return result;
+  ncclResult_t result = ncclGetUniqueId(&unique_id);
+  if (result != ncclSuccess) return result;
   const int device_before = current_device();
   ncclGroupStart();
   for (int i = 0; i < num_devices; ++i) {
     set_current_device(devices == nullptr ? i : devices[i]);
-    initialise(&comms[i], num_devices, i, fnv1a(&unique_id, sizeof unique_id), nullptr);
+    const ncclResult_t made =
+        initialise(&comms[i], num_devices, i, fnv1a(&unique_id, sizeof unique_id), nullptr);
+    if (result == ncclSuccess) result = made;
   }
   set_current_device(device_before);
-  return ncclGroupEnd();
+  const ncclResult_t joined = ncclGroupEnd();
+  return result == ncclSuccess ? joined : result;
 }
 
 ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t* new_comm, ncclConfig_t*) {
@@ -192,7 +214,7 @@ ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t* ne
     if (color == NCCL_SPLIT_NOCOLOR) return ncclSuccess;
     const AnnouncedSplit split = announced_or_all(*parent, color);
     *new_comm = make_child(*parent, split_index, color, split.num_ranks, split.rank);
-    return ncclSuccess;
+    return *new_comm == nullptr ? ncclUnhandledCudaError : ncclSuccess;
   }
   const Signature signature{.op = -1, .dtype = -1, .reduce_op = -1, .root = -1, .count = parent->num_ranks};
   exchange::Rendezvous* rendezvous =
@@ -200,15 +222,16 @@ ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t* ne
            signature, parent->num_ranks);
   const SplitWish wish{color, key};
   exchange::arrive(rendezvous, parent->rank, &wish, sizeof wish);
-  nccl::wait_at_group_end([=] {
+  return nccl::wait_at_group_end([=] {
     wait_for_members(*parent, *rendezvous, "ncclCommSplit");
     if (color != NCCL_SPLIT_NOCOLOR) {
       const AnnouncedSplit split = resolve_split(*parent, *rendezvous, color);
       *new_comm = make_child(*parent, split_index, color, split.num_ranks, split.rank);
     }
     exchange::finish_reading(rendezvous, parent->num_ranks);
+    const bool lacks_memory = color != NCCL_SPLIT_NOCOLOR && *new_comm == nullptr;
+    return lacks_memory ? ncclUnhandledCudaError : ncclSuccess;
   });
-  return ncclSuccess;
 }
 
 ncclResult_t ncclCommShrink(ncclComm_t parent, int* excluded_ranks, int num_excluded, ncclComm_t* new_comm,
@@ -223,10 +246,12 @@ ncclResult_t ncclCommShrink(ncclComm_t parent, int* excluded_ranks, int num_excl
   ncclComm* child =
       make_child(*parent, parent->num_splits++, kShrinkColor, parent->num_ranks - num_excluded, rank);
   *new_comm = child;
-  if (is_linked() && is_blocking(config)) {
-    nccl::wait_at_group_end([child] { wait_for_members(*child, *child->start, "ncclCommShrink"); });
-  }
-  return ncclSuccess;
+  if (child == nullptr) return ncclUnhandledCudaError;
+  if (!is_linked() || !is_blocking(config)) return ncclSuccess;
+  return nccl::wait_at_group_end([child] {
+    wait_for_members(*child, *child->start, "ncclCommShrink");
+    return ncclSuccess;
+  });
 }
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {

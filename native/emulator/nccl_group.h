@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 
 #include "payloads.h"
 
@@ -10,7 +11,11 @@ namespace maya::nccl {
 // Launches a call, at the end of the group where one is open on this thread.
 void launch(const CollectiveCall& call);
 
-// Runs a step that waits for other ranks, at the end of the group where one is open on this thread.
-void wait_at_group_end(std::function<void()> step);
+// Runs a step that waits for other ranks, at the end of the group where one is open on this thread, which then
+// has the result of the first step that failed.
+ncclResult_t wait_at_group_end(std::function<ncclResult_t()> step);
+
+// What ncclGetLastError tells this thread.
+void set_last_error(std::string text);
 
 }  // namespace maya::nccl

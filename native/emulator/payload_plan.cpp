@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "device.h"
+#include "known_bytes.h"
 #include "reduce.h"
 
 namespace maya {
@@ -64,6 +65,7 @@ bool is_accessible(const void* pointer, size_t bytes) {
 std::vector<char> contribution(const CollectiveCall& call, size_t bytes) {
   std::vector<char> data(bytes);
   if (!is_accessible(call.send, bytes)) return data;
+  settle_known_bytes(call.send, bytes);
   if (call.reduce_op >= ncclNumOps) {
     const double factor = call.comm->pre_mul_factors[call.reduce_op - ncclNumOps];
     scale(call.dtype, bytes / element_bytes(call.dtype), call.send, factor, data.data());

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "known_bytes.h"
 #include "pending_calls.h"
 #include "rendezvous_text.h"
 #include "solo_answers.h"
@@ -60,6 +61,8 @@ void move_payloads(std::span<const CollectiveCall> calls) {
     for (const CollectiveCall& call : calls) {
       if ((call.op == CollectiveOp::recv) != is_receiving) continue;
       is_linked() ? start_linked(call) : solo->answer(call);
+      const PayloadPlan plan = plan_payload(call);
+      if (!plan.moves_data()) overwrite_known_bytes(call.receive, plan.receive_bytes);
     }
   }
   constexpr size_t kMaxAdvancedCalls = 64;  // bounds the cost of a call; whoever waits looks at all
@@ -76,6 +79,10 @@ void complete_pending_collectives(const void* address, size_t bytes) {
   pending_calls().complete([&](const PendingCall& pending) {
     return pending.output().overlaps(touched) || pending.input().overlaps(touched);
   });
+}
+
+void overwrite_pending_collectives(const std::vector<uintptr_t>& addresses) {
+  pending_calls().overwrite(addresses);
 }
 
 void complete_pending_collectives(const ncclComm& comm) {

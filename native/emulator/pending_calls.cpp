@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "known_bytes.h"
 #include "reduce.h"
 #include "rendezvous_text.h"
 
@@ -59,6 +60,10 @@ void write_output(const PendingCall& pending) {
       case send:
         break;
     }
+    if (pending.is_overwritten) {
+      std::memset(output, 0, pending.plan.receive_bytes);
+    }
+    keep_known_bytes(output, pending.plan.receive_bytes);
   }
   exchange::finish_reading(pending.rendezvous, pending.plan.num_readers);
 }
@@ -124,6 +129,17 @@ void PendingCalls::forget(const ncclComm& comm) {
   std::lock_guard lock(mutex_);
   calls_.remove_if([&](const PendingCall& pending) { return pending.call.comm == &comm; });
   num_calls_.store(calls_.size(), std::memory_order_relaxed);
+}
+
+void PendingCalls::overwrite(const std::vector<uintptr_t>& addresses) {
+  if (is_empty()) return;
+  std::lock_guard lock(mutex_);
+  for (PendingCall& pending : calls_) {
+    const Range output = pending.output();
+    for (uintptr_t address : addresses) {
+      if (address >= output.begin && address < output.end) pending.is_overwritten = true;
+    }
+  }
 }
 
 // A call must not overtake an earlier one that writes what it reads or writes, or still reads what it

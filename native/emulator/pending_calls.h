@@ -7,6 +7,7 @@
 #include <functional>
 #include <list>
 #include <mutex>
+#include <vector>
 
 #include "exchange.h"
 #include "payload_plan.h"
@@ -30,7 +31,8 @@ struct PendingCall {
   PayloadPlan plan;
   exchange::Rendezvous* rendezvous;
   int slot;
-  bool is_published;  // the contribution has left
+  bool is_published;            // the contribution has left
+  bool is_overwritten = false;  // a kernel has written to the output since
 
   Range input() const { return range_of(call.send, is_published ? 0 : plan.send_bytes); }
   Range output() const { return range_of(call.receive, plan.receive_bytes); }
@@ -63,6 +65,9 @@ class PendingCalls {
   void limit();
 
   void forget(const ncclComm& comm);
+
+  // The outputs around these addresses will be lost to kernels.
+  void overwrite(const std::vector<uintptr_t>& addresses);
 
  private:
   bool is_empty() const { return num_calls_.load(std::memory_order_relaxed) == 0; }

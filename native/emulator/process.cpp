@@ -15,6 +15,7 @@ namespace maya {
 // Used where the collectives are not built in.
 __attribute__((weak)) void complete_pending_collectives() {}
 __attribute__((weak)) void complete_pending_collectives(const void* /*address*/, size_t /*bytes*/) {}
+__attribute__((weak)) void overwrite_pending_collectives(const std::vector<uintptr_t>& /*addresses*/) {}
 
 namespace {
 

@@ -19,6 +19,7 @@
 
 #include "device.h"
 #include "graph_capture.h"
+#include "overhead.h"
 #include "recorder_state.h"
 #include "repetitions.h"
 #include "trace_writer.h"
@@ -40,6 +41,9 @@ struct ThreadState {
   int64_t cpu_read_at_ns;  // monotonic clock at the newest reading of the CPU clock
   int64_t cpu_ns;          // that reading
   int64_t carried_gap_ns;  // of calls that left no record
+  int64_t begin_ns;        // monotonic clock at the begin of the newest call
+  bool has_recorded;       // that call left a record
+  bool is_timed;           // its time is the cost of recording alone
   int depth;               // Calls open on this thread
   int index;               // thread number in the trace plus one; 0: none yet
   uint8_t carried_flags;
@@ -57,11 +61,13 @@ struct Recorder {
   int num_threads = 0;
   std::atomic<int> last_thread = 0;  // index of the thread that made the newest call
   int64_t num_calls = 0;
+  int64_t num_recorded_calls = 0;
   int64_t device_clock_ns = 0;
   std::unordered_map<std::string_view, int64_t> string_ids;
   std::vector<std::string*> strings;  // by id - 1
   std::map<std::string, uint64_t> unemulated_counts;
   Repetitions repetitions;
+  OverheadHistogram overhead;
 };
 
 // Never destroyed: library threads may call during the exit of the process.
@@ -194,6 +200,11 @@ Call::Call() {
   gap_ns_ = static_cast<uint32_t>(std::clamp<int64_t>(gap_ns, 0, UINT32_MAX));
 
   r.mutex.lock();
+  // The end of a call is stamped once it has let go of the lock, so its successor counts it.
+  if (state.has_recorded && state.is_timed) r.overhead.add(state.last_end_ns - state.begin_ns);
+  state.begin_ns = now_ns;
+  state.has_recorded = false;
+  state.is_timed = true;
   if (is_first) name_thread(r, state);
   flags_ |= state.role_flags;
   ++r.num_calls;
@@ -230,10 +241,15 @@ void Call::record(Kind kind, const int64_t* fields, int num_fields) {
   }
   gap_ns_ = 0;
   flags_ &= static_cast<uint8_t>(~trace::kBlocked);
+  if (!thread_state.has_recorded) ++r.num_recorded_calls;
+  thread_state.has_recorded = true;
 }
 
 UntimedSection::~UntimedSection() {
-  read_cpu_clock(thread_state), thread_state.last_end_ns = thread_state.cpu_read_at_ns;
+  ThreadState& state = thread_state;
+  read_cpu_clock(state);
+  state.last_end_ns = state.cpu_read_at_ns;
+  state.is_timed = false;
 }
 
 int64_t intern(std::string_view text) {
@@ -322,7 +338,10 @@ std::string call_counts_json() {
   };
   std::string calls = members(counts);
   if (!calls.empty()) calls += ", ";
-  return "{" + calls + "\"unemulated\": {" + members(recorder().unemulated_counts) + "}}";
+  const OverheadHistogram& overhead = recorder().overhead;
+  return "{" + calls + "\"unemulated\": {" + members(recorder().unemulated_counts) +
+         "}, \"recorded\": " + std::to_string(recorder().num_recorded_calls) +
+         ", \"overhead_ns_median\": " + std::to_string(overhead.median_ns()) + "}";
 }
 
 void lock_for_fork() { recorder().mutex.lock(); }
@@ -343,8 +362,10 @@ void reset_after_fork_in_child() {
   r.num_threads = 0;
   r.last_thread = 0;
   r.num_calls = 0;
+  r.num_recorded_calls = 0;
   r.device_clock_ns = 0;
   r.repetitions = Repetitions{};
+  r.overhead = OverheadHistogram{};
   r.unemulated_counts.clear();
   for (CallCounter* c = counters.load(); c != nullptr; c = c->next) c->count = 0;
 }

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "known_bytes.h"
 #include "reduce.h"
 
 namespace maya {
@@ -16,7 +17,14 @@ void SoloAnswers::answer(const CollectiveCall& call) {
   if (plan.send_bytes > 0) own = contribution(call, plan.send_bytes);
   if (call.op == send) return sent(call, std::move(own));
   if (plan.receive_bytes == 0 || !is_accessible(call.receive, plan.receive_bytes)) return;
+  settle_known_bytes(call.receive, plan.receive_bytes);
+  write_output(call, plan, own);
+  keep_known_bytes(call.receive, plan.receive_bytes);
+}
 
+void SoloAnswers::write_output(const CollectiveCall& call, const PayloadPlan& plan,
+                               const std::vector<char>& own) {
+  using enum trace::CollectiveOp;
   const size_t bytes = call.count * element_bytes(call.dtype);
   const int num_ranks = call.comm->num_ranks;
   const size_t own_offset = bytes * static_cast<size_t>(call.comm->rank);
@@ -40,6 +48,7 @@ void SoloAnswers::answer(const CollectiveCall& call) {
     case broadcast:
       // What an absent root holds cannot be known; frameworks broadcast what all ranks hold alike.
       if (call.send != call.receive && is_accessible(call.send, bytes)) {
+        settle_known_bytes(call.send, bytes);
         std::memmove(call.receive, call.send, bytes);
       }
       return;

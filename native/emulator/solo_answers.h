@@ -17,6 +17,7 @@ class SoloAnswers {
   void answer(const CollectiveCall& call);
 
  private:
+  void write_output(const CollectiveCall& call, const PayloadPlan& plan, const std::vector<char>& own);
   void sent(const CollectiveCall& call, std::vector<char> payload);
   void received(const CollectiveCall& call, size_t bytes);
 

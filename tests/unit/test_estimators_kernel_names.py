@@ -2,7 +2,7 @@
 
 import pytest
 
-from maya.estimators.kernel_names import bytes_per_element, element_bytes, foreach_accesses, trailing_bools
+from maya.estimators.kernel_names import element_bytes, foreach_accesses, operand_bytes, trailing_bools
 
 NATIVE = "void at::native::"
 LOCAL = NATIVE + "(anonymous namespace)::"
@@ -27,12 +27,12 @@ LAMBDA = "(at::TensorIteratorBase&)::{lambda()#2}::operator()() const::{lambda"
             4,
             8,
         ),
-        # The name does not give the type of the result: as the first argument.
+        # The name does not give the type of the result: the widest argument's.
         (
             f"unrolled_elementwise_kernel<where_kernel_impl{LAMBDA}(bool, c10::Half, c10::Half)#1}}, "
             "std::array<char*, 4ul>, 4>(",
             1,
-            1 + 2 + 2 + 1,
+            2 + 1 + 2 + 2,
         ),
         # No array: the lambda around the functor takes an index, the inner one the operands.
         (
@@ -60,7 +60,7 @@ LAMBDA = "(at::TensorIteratorBase&)::{lambda()#2}::operator()() const::{lambda"
 )
 def test_elementwise(name: str, size: int, per_element: int) -> None:
     assert element_bytes(NATIVE + name) == size
-    assert bytes_per_element(NATIVE + name) == per_element
+    assert sum(operand_bytes(NATIVE + name)) == per_element
 
 
 def test_types_of_other_kernels() -> None:

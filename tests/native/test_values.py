@@ -1,0 +1,189 @@
+"""What programs read back from the emulated device: bytes that the host put there, and zeros of kernels."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from native.emulated import run_checked
+
+pytestmark = pytest.mark.emulator
+
+# Each expression becomes one entry of the result; statements in front of it are its own.
+READS = """
+import json, torch
+torch.manual_seed(0)
+result = {}
+def tensor(values, dtype=torch.int64):
+    return torch.tensor(values, dtype=dtype).cuda()
+
+x = tensor([3, 4, 5])
+y = x * 2
+result["read by a kernel"] = x.tolist()
+result["written by a kernel"] = y.tolist()
+x.add_(1)
+result["changed in place"] = x.tolist()
+
+x = tensor([3, 4, 5])
+x[1:].mul_(2)
+result["changed in part"] = x.tolist()
+
+x = tensor([[1, 2], [3, 4]])
+y = x.t() + 1
+result["read by a strided kernel"] = x.tolist()
+x.t().add_(tensor([[1, 2], [3, 4]]))
+result["changed by a strided kernel"] = x.tolist()
+
+x = tensor([1.5, 2.5], torch.float32)
+result["zero_"] = x.zero_().tolist()
+result["fill_"] = x.fill_(7).tolist()
+result["full"] = torch.full((3,), 2.5, dtype=torch.bfloat16, device="cuda").tolist()
+result["ones"] = torch.ones(3, dtype=torch.bool, device="cuda").tolist()
+result["copy of a payload"] = tensor([1, 2]).clone().tolist()
+result["large fill"] = torch.ones(100_000, device="cuda")[:2].tolist()
+
+ids = tensor([[5, 1], [2, 7]])
+embedding = torch.nn.Embedding(10, 8).cuda()
+loss = embedding(ids).float().sum()
+loss.backward()
+result["indices after an embedding"] = ids.tolist()
+labels = tensor([1, 0])
+torch.nn.functional.cross_entropy(torch.randn(2, 4, device="cuda"), labels)
+result["labels after a loss"] = labels.tolist()
+_ = ids.flatten().unique()
+_ = torch.sort(labels)
+result["indices after unique and sort"] = [ids.tolist(), labels.tolist()]
+result["sum"] = tensor([1, 2]).sum().item()
+result["max"] = [v.item() for v in tensor([[1, 2]]).max(dim=1)]
+result["any"] = tensor([1]).bool().any().item()
+
+# Freed blocks that held payloads are used again.
+def reused(make, payload=tuple(range(1, 129))):
+    old = [tensor(payload) for _ in range(8)]
+    del old
+    return make()
+result["sum in a used block"] = [reused(lambda: loss.detach().float() + i).item() for i in range(8)]
+result["long tensor in used blocks"] = sum(reused(lambda: torch.arange(1024, device="cuda")).tolist())
+result["reduction in a used block"] = [
+    reused(lambda: torch.randn(4, 4, device="cuda").sum(1)).tolist() for _ in range(4)
+]
+result["norm in a used block"] = [reused(lambda: embedding.weight.norm(dim=1)).sum().item() for _ in range(4)]
+result["mean and variance in used blocks"] = [
+    v.tolist() for v in reused(lambda: torch.var_mean(embedding.weight, 1))
+]
+result["gathered in a used block"] = reused(lambda: embedding.weight[tensor([3, 1])]).sum(1).tolist()
+result["random in a used block"] = reused(lambda: torch.randint(0, 9, (4,), device="cuda")).tolist()
+result["bincount"] = reused(lambda: torch.bincount(tensor([0, 1, 1]), minlength=4)).tolist()
+result["isnan"] = reused(lambda: torch.isnan(loss)).item()
+result["isinf"] = reused(lambda: torch.isinf(loss)).item()
+result["isfinite"] = reused(lambda: torch.isfinite(loss)).item()
+result["cat"] = reused(lambda: torch.cat([loss.view(1), loss.view(1)])).tolist()
+result["product in a used block"] = reused(
+    lambda: torch.randn(8, 4, device="cuda") @ torch.randn(4, 2, device="cuda")
+).flatten().tolist()
+
+parameters = [torch.nn.Parameter(tensor([3.0, 4.0], torch.float32)) for _ in range(70)]
+for p in parameters:
+    p.grad = reused(lambda: torch.zeros_like(p)) + 1
+result["clip_grad_norm_"] = reused(lambda: torch.nn.utils.clip_grad_norm_(parameters, 1.0)).item()
+torch.optim.Adam(parameters, foreach=True).step()
+result["parameter after a step"] = sum(sum(p.tolist()) for p in parameters)
+
+x = tensor([1, 2, 3])
+torch.cuda.empty_cache()
+result["kept while the cache is emptied"] = x.tolist()
+
+x, graph = tensor([1, 2]), torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    x.add_(1)
+result["kernel captured"] = x.tolist()
+graph.replay()
+result["kernel replayed"] = x.tolist()
+print(json.dumps(result))
+"""
+
+
+@pytest.fixture(scope="module")
+def reads(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    run = run_checked(READS, tmp_path_factory.mktemp("reads"), preload=True)
+    result: dict[str, object] = json.loads(run.output)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("what", "value"),
+    {
+        "read by a kernel": [3, 4, 5],
+        "written by a kernel": [0, 0, 0],
+        "changed in place": [0, 0, 0],
+        "changed in part": [0, 0, 0],
+        "read by a strided kernel": [[1, 2], [3, 4]],
+        "changed by a strided kernel": [[0, 0], [0, 0]],
+        "zero_": [0, 0],
+        "fill_": [7, 7],
+        "full": [2.5, 2.5, 2.5],
+        "ones": [True, True, True],
+        "copy of a payload": [1, 2],
+        "large fill": [0, 0],  # beyond 64 KiB no bytes move
+        "indices after an embedding": [[5, 1], [2, 7]],
+        "labels after a loss": [1, 0],
+        "indices after unique and sort": [[[5, 1], [2, 7]], [1, 0]],
+        "sum": 0,
+        "max": [0, 0],
+        "any": False,
+        "sum in a used block": [0] * 8,
+        "long tensor in used blocks": 0,
+        "reduction in a used block": [[0] * 4] * 4,
+        "norm in a used block": [0] * 4,
+        "mean and variance in used blocks": [[0] * 10] * 2,
+        "gathered in a used block": [0] * 2,
+        "random in a used block": [0] * 4,
+        "bincount": [0] * 4,
+        "isnan": False,
+        "isinf": False,
+        "isfinite": False,
+        "cat": [0, 0],
+        "product in a used block": [0] * 16,
+        "clip_grad_norm_": 0,
+        "parameter after a step": 0,
+        "kept while the cache is emptied": [1, 2, 3],
+        "kernel captured": [1, 2],
+        "kernel replayed": [0, 0],
+    }.items(),
+)
+def test_read(reads: dict[str, object], what: str, value: object) -> None:
+    assert reads[what] == value
+
+
+def test_loss_scaling_steps_every_time(tmp_path: Path) -> None:
+    program = """
+    import json, torch
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.LayerNorm(64), torch.nn.Linear(64, 4)).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    scaler = torch.amp.GradScaler("cuda", growth_interval=8)
+    num_steps = 0
+    def count(*_):
+        global num_steps
+        num_steps += 1
+    optimizer.register_step_post_hook(count)
+    scales, norms = [], []
+    for i in range(12):
+        inputs = torch.randn(32, 64).cuda()
+        labels = torch.randint(0, 4, (32,)).cuda()
+        optimizer.zero_grad()
+        with torch.autocast("cuda", torch.float16):
+            loss = torch.nn.functional.cross_entropy(model(inputs), labels)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).item())
+        scaler.step(optimizer)
+        scaler.update()
+        scales.append(scaler.get_scale())
+    print(json.dumps([num_steps, scales, norms, loss.item()]))
+    """
+    run = run_checked(program, tmp_path, preload=True)
+    num_steps, scales, norms, loss = json.loads(run.output)
+    assert num_steps == 12
+    assert scales == [65536.0] * 7 + [131072.0] * 5  # grows after growth_interval steps
+    assert norms == [0.0] * 12
+    assert loss == 0.0
