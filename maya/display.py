@@ -57,14 +57,16 @@ def print_prediction(prediction: Prediction) -> None:
     """A short table of a prediction, with what its capture took."""
     cost = prediction.host_cost
     ranks = prediction.captured_ranks
+    host_calls = prediction.summary.host_calls
+    recorded = f"{host_calls:,.0f} recorded per iteration, " if host_calls else ""
     shown = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
     print_summary(
         prediction.summary,
         ("captured", f"{len(ranks)} of {prediction.summary.world_size} ranks ({shown})"),
         (
             "emulation",
-            f"{cost.calls:,} device calls, {prediction.summary.host_calls:,.0f} recorded per iteration, "
-            f"median overhead {cost.overhead_us_median:.2f} us a call, {cost.calls_per_s:,.0f} calls per second",
+            f"{cost.calls:,} device calls, {recorded}median overhead {cost.overhead_us_median:.2f} us "
+            f"a call, {cost.calls_per_s:,.0f} calls per second",
         ),
     )
 

@@ -49,6 +49,8 @@ def model_args(args: argparse.Namespace) -> ModelArgs:
 
 def init_distributed() -> torch.device:
     """Join the process group that torchrun describes; NCCL on GPUs, Gloo without."""
+    if "RANK" not in os.environ:
+        raise SystemExit("Start this program with torchrun, e.g. `torchrun --nproc-per-node 1 ...`.")
     if torch.cuda.is_available():
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)

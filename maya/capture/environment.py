@@ -6,7 +6,9 @@ from pathlib import Path
 
 from maya.capture.spec import CaptureSpec
 from maya.config.schema import GpuConfig
+from maya.errors import CaptureError
 
+LIBRARY_NAME = "libmaya_emulator.so"
 STARTUP_DIR = Path(__file__).parent / "startup"
 """Put on PYTHONPATH, so that its ``sitecustomize`` runs in every Python process below the capture."""
 
@@ -50,13 +52,19 @@ def common_environment(
     """The environment that all ranks share; nothing in it makes a process record."""
     env = {key: value for key, value in inherited.items() if not _is_dropped(key)}
     env.update(spec.env)
-    library = emulator_dir / "libmaya_emulator.so"
-    _prepend(env, "LD_PRELOAD", str(library))
+    if os.pathsep in str(emulator_dir):
+        raise CaptureError(
+            f"The emulator is in {emulator_dir}, and a folder with {os.pathsep!r} in its name cannot be "
+            "searched for libraries. Set XDG_CACHE_HOME to another folder."
+        )
+    # By its bare name, as LD_PRELOAD is a list that spaces separate too.
+    _prepend(env, "LD_PRELOAD", LIBRARY_NAME)
     _prepend(env, "LD_LIBRARY_PATH", str(emulator_dir))
     _prepend(env, "PYTHONPATH", str(STARTUP_DIR))
     cache = Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "maya" / spec.gpu.name
     env.update(
-        NVTX_INJECTION64_PATH=str(library),
+        NVTX_INJECTION64_PATH=str(emulator_dir / LIBRARY_NAME),
+        TRITON_LIBCUDA_PATH=str(emulator_dir),
         # Kernels compiled for one GPU must not be taken for another with the same device name.
         TORCHINDUCTOR_CACHE_DIR=str(cache / "inductor"),
         TRITON_CACHE_DIR=str(cache / "triton"),

@@ -155,8 +155,9 @@ def _run(spec: CaptureSpec, command: Command, work_dir: Path, progress: Progress
     finally:
         pool.close()
         exchange.unlink(missing_ok=True)
-    for file in work_dir.glob("rank*.done"):
-        file.unlink()
+    for pattern in ("rank*.done", "rank*.repeats"):  # by which ranks told each other where they are
+        for file in work_dir.glob(pattern):
+            file.unlink()
     return Manifest(
         command=spec.command,
         versions=_versions(emulator),

@@ -1,6 +1,7 @@
 """Starting and watching the processes of a capture: forked from a warm one, or each on its own."""
 
 import contextlib
+import ctypes
 import json
 import os
 import select
@@ -17,6 +18,8 @@ from maya.capture.environment import STARTUP_DIR
 from maya.errors import CaptureError
 
 _POLL_S = 0.02
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_LIBC = ctypes.CDLL(None)
 
 
 class ProcessPool(Protocol):
@@ -53,6 +56,7 @@ class PlainProcesses:
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     process_group=0,
+                    preexec_fn=_die_with_parent,
                 )
             except OSError as error:
                 raise CaptureError(
@@ -167,6 +171,11 @@ class Zygote:
                     if process_id is not None:  # else killed from here
                         _kill_group(process_id)  # helpers that outlived it
                         self._ended.append((number, exit_code))
+
+
+def _die_with_parent() -> None:
+    """In a new process, before its program runs: ends it with this one, even if that is killed."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _kill_group(process_id: int) -> None:

@@ -18,6 +18,7 @@ from maya.collate.communicators import (
 from maya.collate.events import Families, find_families, read_events
 from maya.collate.grouped_calls import COLLECTIVE_TEXTS, group_rows, is_first_of_group
 from maya.collate.hashing import record_keys, sequence_hash
+from maya.collate.host_gaps import GapSamples
 from maya.collate.iterations import DEVICE_KINDS, Cut, find_iterations
 from maya.collate.waits import bind_waits
 from maya.errors import TraceError
@@ -35,7 +36,8 @@ class CapturedRank:
 
     ``ops`` and ``details`` are as in `maya.collate.job.RankTrace`, without what needs other ranks. ``calls``
     has one row for every call of a collective, also for those that share a row of ``ops`` (column ``row``):
-    see maya/collate/grouped_calls.py.
+    see maya/collate/grouped_calls.py. ``gaps`` has the host gaps of all plain iterations, ``steady_calls``
+    the name there of the call of each row of ``ops``.
     """
 
     rank: int
@@ -47,6 +49,8 @@ class CapturedRank:
     peak_allocated_bytes: int
     peak_reserved_bytes: int
     num_communicators: int  # of more than one rank
+    gaps: GapSamples
+    steady_calls: np.ndarray
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,6 +114,7 @@ def read_capture(trace_dir: Path) -> Capture:
         trace = read_trace(path)
         opened[number] = communicators_opened(trace)
         ranks[number] = read_rank(number, trace, cuts[number].newest(num_iterations))
+    _set_host_gaps(list(ranks.values()))
     if manifest.mode == "linked":
         communicators = link_communicators(opened, events)
         families = Families(groups=[], family_of=[])
@@ -121,29 +126,46 @@ def read_capture(trace_dir: Path) -> Capture:
     return Capture(manifest=manifest, ranks=ranks, communicators=communicators, families=families)
 
 
+def _set_host_gaps(ranks: list[CapturedRank]) -> None:
+    """Fills in gaps and blocked flags; ranks of equal operations share them, as they run the same code."""
+    by_signature: dict[int, list[CapturedRank]] = defaultdict(list)
+    for rank in ranks:
+        by_signature[rank.signature].append(rank)
+    for alike in by_signature.values():
+        steady = host_gaps.steady_gaps([rank.gaps for rank in alike])
+        for rank in alike:
+            rank.ops["gap_ns"], is_blocked = steady.of(rank.steady_calls)
+            rank.ops["flags"] |= is_blocked * _decoder.BLOCKED
+
+
 def read_rank(rank: int, trace: Trace, cut: Cut) -> CapturedRank:
-    """The steady part of a trace as tables."""
+    """The steady part of a trace as tables; host gaps are still to be filled in."""
     is_row = np.isin(trace.kind, [KINDS[kind] for kind in TIMELINE_KINDS])
     is_row &= (trace.flags & _decoder.NOT_WORKLOAD) == 0
     is_row[trace.positions("collective")] &= is_first_of_group(trace)
     gap_ns, blocked = host_gaps.carry_gaps(trace, is_row)
 
-    begin, end = int(cut.boundaries[0]), int(cut.boundaries[-1])
+    begin, end = int(cut.repeats[0]), int(cut.repeats[-1])
     positions = begin + np.flatnonzero(is_row[begin:end])
+    keys = record_keys(trace, positions)
+    gaps = host_gaps.sample_gaps(
+        keys,
+        trace.thread[positions].astype(np.int64),
+        np.searchsorted(cut.repeats, positions, side="right") - 1,
+        gap_ns[positions],
+        blocked[positions],
+    )
+    is_steady = (positions >= cut.boundaries[0]) & (positions < cut.boundaries[-1])
+    positions, keys = positions[is_steady], keys[is_steady]
     iteration = np.searchsorted(cut.boundaries, positions, side="right") - 1
     thread = trace.thread[positions].astype(np.int64)
-    keys = record_keys(trace, positions)
-    steady_gap_ns, steady_blocked = host_gaps.steady(
-        gap_ns[positions], blocked[positions], keys, thread, iteration
-    )
     kinds = trace.kind[positions]
-    flags = trace.flags[positions].astype(np.int64) & ~_decoder.BLOCKED | steady_blocked * _decoder.BLOCKED
     ops = pd.DataFrame(
         {
             "kind": _kind_names()[kinds],
             "thread": thread,
-            "flags": flags,
-            "gap_ns": steady_gap_ns,
+            "flags": trace.flags[positions].astype(np.int64) & ~_decoder.BLOCKED,
+            "gap_ns": np.zeros(len(positions), dtype=np.int64),
             "stream": np.full(len(positions), -1, dtype=np.int64),
             "iteration": iteration,
             "waits_on": np.full(len(positions), -1, dtype=np.int64),
@@ -169,6 +191,8 @@ def read_rank(rank: int, trace: Trace, cut: Cut) -> CapturedRank:
         calls=group_rows(trace, positions),
         num_iterations=cut.num_iterations,
         signature=_signature(keys, thread, is_device & (iteration == 0)),
+        gaps=gaps,
+        steady_calls=gaps.call[is_steady],
         peak_allocated_bytes=int(marks.get("peak_allocated_bytes", 0)),
         peak_reserved_bytes=int(marks.get("peak_reserved_bytes", 0)),
         num_communicators=int((trace.column("comm_init", "num_ranks") > 1).sum()),

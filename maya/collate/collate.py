@@ -78,9 +78,10 @@ def _rank_trace(rank: CapturedRank, calls: pd.DataFrame, partition: Partition, n
 
 
 def _collective_details(details: pd.DataFrame, calls: pd.DataFrame) -> pd.DataFrame:
-    """Details of rows that may stand for several calls: links carry both directions at once, so that of sends
-    and
-    receives the larger sum counts."""
+    """Details of rows that may stand for several calls.
+
+    Links carry both directions at once, so of sends and receives the larger sum counts.
+    """
     is_send = (calls["op"] == SEND).to_numpy()
     is_receive = calls["is_point_to_point"].to_numpy() & ~is_send
     sums = (

@@ -1,9 +1,19 @@
-"""Host time between calls: kept across records that are left out, and steadied over iterations."""
+"""Host time between calls: kept across records that are left out, and freed of disturbances.
+
+docs/host-time.md says what is measured and how repeatable it is.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from maya.collate.hashing import combine, occurrence
 from maya.trace import KINDS, Trace, _decoder
+
+STRETCH_NS = 300_000
+"""Host time that is taken from one execution: short against the phases in which a machine is disturbed, long
+against the differences between undisturbed executions of the same calls."""
 
 
 def carry_gaps(trace: Trace, is_kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -37,21 +47,103 @@ def carry_gaps(trace: Trace, is_kept: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return carried_ns, blocked
 
 
-def steady(
-    gap_ns: np.ndarray, blocked: np.ndarray, key: np.ndarray, thread: np.ndarray, iteration: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Medians of the gaps, and majorities of the blocked flags, of the same call over the iterations.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GapSamples:
+    """The gaps of one rank over all its plain iterations, one element a call, in the order of the calls.
 
-    The same call is the n-th one of a key in its thread and iteration. So calls are aligned also where
-    iterations differ by a few of them, and a call that only one iteration makes keeps its own gap.
+    ``call`` is equal for the same call in all iterations and in all ranks of the same operations: the n-th
+    one of a key in its thread and iteration. So calls are aligned also where iterations differ by a few of
+    them. ``thread`` counts the threads in the order in which they first do something.
     """
-    call = combine(key, thread.astype(np.uint64))
-    position = occurrence(combine(call, iteration.astype(np.uint64)))
-    _, group = np.unique(combine(call, position.astype(np.uint64)), return_inverse=True)
-    order = np.lexsort((gap_ns, group))
-    counts = np.bincount(group)
+
+    call: np.ndarray  # uint64
+    thread: np.ndarray  # int64
+    iteration: np.ndarray  # int64
+    gap_ns: np.ndarray  # int64
+    is_blocked: np.ndarray  # bool
+
+
+def sample_gaps(
+    keys: np.ndarray, thread: np.ndarray, iteration: np.ndarray, gap_ns: np.ndarray, is_blocked: np.ndarray
+) -> GapSamples:
+    """Aligns the calls of a rank; all arrays have one element a call."""
+    _, first, inverse = np.unique(thread, return_index=True, return_inverse=True)
+    number = np.argsort(np.argsort(first))[inverse]
+    of_thread = combine(keys, number.astype(np.uint64))
+    place = occurrence(combine(of_thread, iteration.astype(np.uint64)))
+    return GapSamples(
+        call=combine(of_thread, place.astype(np.uint64)),
+        thread=number,
+        iteration=iteration,
+        gap_ns=gap_ns,
+        is_blocked=is_blocked,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SteadyGaps:
+    """What one execution of an iteration is taken to cost the host, by call."""
+
+    call: np.ndarray  # uint64, sorted
+    gap_ns: np.ndarray
+    is_blocked: np.ndarray
+
+    def of(self, calls: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Gaps in ns and blocked flags of calls that were among the samples."""
+        place = np.searchsorted(self.call, calls)
+        return self.gap_ns[place], self.is_blocked[place]
+
+
+def steady_gaps(ranks: Sequence[GapSamples]) -> SteadyGaps:
+    """Gaps of ranks of the same operations, from all executions: every iteration of every rank.
+
+    What disturbs a host (other processes in its caches, a core that is shared, collections of garbage) only
+    adds time, and lasts longer than a few calls. So the calls that every execution makes are cut into
+    stretches of `STRETCH_NS`, and each stretch is taken as it was in the execution in which it took least.
+    A call that only some executions make has the median of its gaps, and a thread slept before a call where
+    it did so in the majority of the executions.
+    """
+    offsets = np.cumsum([0, *(int(rank.iteration.max(initial=-1)) + 1 for rank in ranks)])
+    execution = np.concatenate([rank.iteration + start for rank, start in zip(ranks, offsets, strict=False)])
+    thread = np.concatenate([rank.thread for rank in ranks])
+    gap_ns = np.concatenate([rank.gap_ns for rank in ranks])
+    is_blocked = np.concatenate([rank.is_blocked for rank in ranks])
+    call, first, group, counts = np.unique(
+        np.concatenate([rank.call for rank in ranks]),
+        return_index=True,
+        return_inverse=True,
+        return_counts=True,
+    )
+    result_ns = _medians(gap_ns, group, counts)
+
+    # First occurrences of these calls are all in the first execution, so they tell the order of the calls.
+    common = np.flatnonzero(counts == offsets[-1])
+    common = common[np.lexsort((first[common], thread[first[common]]))]
+    if len(common):
+        place = np.full(len(call), -1)
+        place[common] = np.arange(len(common))
+        of_call = place[group]
+        samples_ns = np.empty((len(common), offsets[-1]), dtype=np.int64)
+        samples_ns[of_call[of_call >= 0], execution[of_call >= 0]] = gap_ns[of_call >= 0]
+        result_ns[common] = _least_by_stretch(samples_ns, result_ns[common], thread[first[common]])
+    return SteadyGaps(
+        call=call, gap_ns=result_ns, is_blocked=2 * np.bincount(group, weights=is_blocked) >= counts
+    )
+
+
+def _medians(values: np.ndarray, group: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    order = np.lexsort((values, group))
     starts = np.cumsum(counts) - counts
-    ordered_ns = gap_ns[order]
-    median_ns = (ordered_ns[starts + (counts - 1) // 2] + ordered_ns[starts + counts // 2]) // 2
-    num_blocked = np.bincount(group, weights=blocked)
-    return median_ns[group], (2 * num_blocked >= counts)[group]
+    ordered = values[order]
+    return (ordered[starts + (counts - 1) // 2] + ordered[starts + counts // 2]) // 2
+
+
+def _least_by_stretch(samples_ns: np.ndarray, median_ns: np.ndarray, thread: np.ndarray) -> np.ndarray:
+    """For each row of int64[calls, executions] its value in the execution that was fastest around it."""
+    before_ns = np.cumsum(median_ns) - median_ns
+    begins_thread = np.r_[True, thread[1:] != thread[:-1]]
+    thread_begin_ns = before_ns[begins_thread][np.cumsum(begins_thread) - 1]
+    stretch = (before_ns - thread_begin_ns) // STRETCH_NS
+    begins = np.r_[True, (stretch[1:] != stretch[:-1]) | begins_thread[1:]]
+    fastest = np.add.reduceat(samples_ns, np.flatnonzero(begins), axis=0).argmin(axis=1)
+    return samples_ns[np.arange(len(samples_ns)), fastest[np.cumsum(begins) - 1]]

@@ -1,6 +1,6 @@
 """The steady part of a trace: whole iterations without operator ranges."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,16 +14,21 @@ DEVICE_KINDS = ("kernel", "gemm", "conv", "attention", "library_op", "memcpy", "
 MAX_PERIODS = 3
 """Iterations taken from a program without iteration marks, the newest ones."""
 
+MAX_REPEATS = 97
+"""Further ones from which only host gaps are taken; maya/capture/startup/maya_startup/iterations.py."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cut:
     """Positions in the global order of a trace.
 
-    Iteration i of the steady part is [boundaries[i], boundaries[i + 1]); ``shapes`` is the stretch with
+    Iteration i of the steady part is [boundaries[i], boundaries[i + 1]). ``repeats`` are the boundaries of
+    all plain iterations, those among them: the others tell host gaps only. ``shapes`` is the stretch with
     operator ranges, (0, 0) where there is none.
     """
 
     boundaries: np.ndarray
+    repeats: np.ndarray
     shapes: tuple[int, int]
 
     @property
@@ -32,7 +37,7 @@ class Cut:
 
     def newest(self, num_iterations: int) -> "Cut":
         """The same with the last iterations only."""
-        return Cut(boundaries=self.boundaries[-num_iterations - 1 :], shapes=self.shapes)
+        return replace(self, boundaries=self.boundaries[-num_iterations - 1 :])
 
 
 def find_iterations(trace: Trace) -> Cut:
@@ -45,7 +50,8 @@ def find_iterations(trace: Trace) -> Cut:
     ends = marks.index[marks["name"] == "iteration"].to_numpy()
     shapes = _shapes_range(trace)
     if not len(ends):
-        return Cut(boundaries=_periods(trace), shapes=shapes)
+        periods = _periods(trace)
+        return Cut(boundaries=periods[-MAX_PERIODS - 1 :], repeats=periods, shapes=shapes)
     # What precedes the first mark holds the program's start as well and is no iteration of its own.
     plain = ends[ends >= _steady_start(trace, ends, shapes)]
     if len(plain) < 2:
@@ -54,7 +60,10 @@ def find_iterations(trace: Trace) -> Cut:
             "in which operator sizes are recorded. Let the program run more steps, or capture fewer of them "
             "(capture.warmup_iterations)."
         )
-    return Cut(boundaries=plain + 1, shapes=shapes)
+    repeats = plain + 1
+    repeat_marks = marks.index[marks["name"] == "repeats"].to_numpy()
+    steady = repeats[repeats <= repeat_marks[0]] if len(repeat_marks) else repeats
+    return Cut(boundaries=steady, repeats=repeats, shapes=shapes)
 
 
 def _shapes_range(trace: Trace) -> tuple[int, int]:
@@ -98,4 +107,4 @@ def _periods(trace: Trace) -> np.ndarray:
     boundaries = np.r_[positions, len(trace.kind)][starts]
     if len(boundaries) < 2:
         boundaries = np.r_[positions[[first, first + period]]]
-    return boundaries[-MAX_PERIODS - 1 :]
+    return boundaries[-MAX_PERIODS - MAX_REPEATS - 1 :]

@@ -18,7 +18,7 @@ from maya.estimators.conv import Convolutions, conv_us
 from maya.estimators.estimator import Estimator
 from maya.estimators.features import KERNEL_KEY, kernel_features, missing_to_zero
 from maya.estimators.gemm import BOUND, MODEL
-from maya.estimators.library_codes import CUDNN_DTYPES, gemm_dtypes
+from maya.estimators.library_codes import CONV_COMPUTE_TF32, CUDNN_DTYPES, gemm_dtypes
 from maya.estimators.network import NetworkModel, Placement
 
 log = logging.getLogger(__name__)
@@ -85,9 +85,9 @@ class _Annotator:
             ),
             "conv": (
                 (
-                    "direction", "dtype", "batch", "channels_in", "channels_out", "groups", "in_d",
-                    "in_h", "in_w", "kernel_d", "kernel_h", "kernel_w", "out_d", "out_h", "out_w", "stride_h",
-                    "stride_w", "channels_last",
+                    "direction", "dtype", "compute_dtype", "batch", "channels_in", "channels_out", "groups",
+                    "in_d", "in_h", "in_w", "kernel_d", "kernel_h", "kernel_w", "out_d", "out_h", "out_w",
+                    "stride_h", "stride_w", "channels_last",
                 ),
                 self._convolutions,
             ),
@@ -174,9 +174,7 @@ class _Annotator:
 
     def _convolutions(self, keys: pd.DataFrame) -> Estimate:
         dtypes = np.array([CUDNN_DTYPES.get(int(code), "fp32") for code in keys.dtype], object)
-        if float(self.gpu.compute_capability) >= 8.0:
-            # PyTorch lets cuDNN use TF32 unless torch.backends.cudnn.allow_tf32 is turned off.
-            dtypes[dtypes == "fp32"] = "tf32"
+        dtypes[(dtypes == "fp32") & (keys.compute_dtype.to_numpy() == CONV_COMPUTE_TF32)] = "tf32"
         duration_us = np.empty(len(keys))
         basis = np.empty(len(keys), np.uint8)
         flops = np.empty(len(keys))

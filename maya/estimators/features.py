@@ -163,6 +163,11 @@ def _gather(launch: Launch) -> float:
     return indices * (2.0 * width * launch.element_bytes + 8)
 
 
+def _indexed_elements(launch: Launch) -> float:
+    """index and index_put: an element is read and written, its 8-byte index is read."""
+    return launch.elements * (2.0 * launch.element_bytes + 8)
+
+
 def _scatter_rows(launch: Launch) -> float:
     """Gradient rows (the first input) are added to rows of a table: read, read and written."""
     return 3.0 * (launch.num_elements or launch.numel(0) or launch.largest) * launch.element_bytes
@@ -259,7 +264,8 @@ RULES = (
     _rule("fused_dropout_kernel", "dropout", _dropout, 0.75),
     _rule("distribution_elementwise_grid_stride|distribution_nullary", "random", _random_fill, 0.5),
     _rule("reduce_kernel|DeviceReduce|DeviceSegmentedReduce", "reduction", _times_largest(1.0), 0.75, 3.0),
-    _rule("vectorized_gather|indexSelect|index_elementwise_kernel|index_kernel", "embedding", _gather, 0.6),
+    _rule("index_elementwise_kernel", "embedding", _indexed_elements, 0.6),
+    _rule("vectorized_gather|indexSelect|index_kernel", "embedding", _gather, 0.6),
     _rule("indexing_backward|embedding_backward|indexFunc|index_put", "embedding", _scatter_rows, 0.5, 2.0),
     _rule("compute_grad_weight|sum_and_scatter", "embedding", _scatter_rows, 0.4, 2.0),
     _rule("krn_partial|_of_partial|_of_segments", "embedding", _picked_per_row, 0.1),

@@ -1,7 +1,8 @@
 """How many elements a kernel works on, where its scalar arguments and its grid say so.
 
 Kernels of PyTorch (ATen/native/cuda: PersistentSoftmax.cuh, SoftMax.cu, layer_norm_kernel.cu,
-Normalization.cuh, Dropout.cu, Embedding.cu); their integer arguments in order, pointers and structs left out.
+Normalization.cuh, Dropout.cu, Embedding.cu, IndexKernel.cu); their integer arguments in order, pointers and
+structs left out.
 """
 
 import re
@@ -27,6 +28,7 @@ _SIZES: tuple[tuple[re.Pattern[str], Callable[[int, Scalars], int]], ...] = tupl
         ("compute_grad_weight|embedding_backward_feature_kernel", lambda blocks, s: s[0] * s[1]),
         # (elements)
         ("fused_dropout_kernel|unrolled_elementwise_kernel_for_multi_outputs", lambda blocks, s: s[0]),
+        ("index_elementwise_kernel|elementwise_kernel_with_index", lambda blocks, s: s[0]),
     )
 )
 

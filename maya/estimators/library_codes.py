@@ -20,6 +20,9 @@ CUDA_DTYPES = {
 # cublasComputeType_t (cublas_api.h): single precision by way of a faster type.
 FAST_COMPUTE = {74: "fp16", 75: "bf16", 77: "tf32"}
 
+# compute_dtype of a convolution of fp32 tensors on tensor cores (kTensorFloat32 of the trace format).
+CONV_COMPUTE_TF32 = 1000
+
 # cudnnDataType_t (cudnn_graph_v9.h).
 CUDNN_DTYPES = {0: "fp32", 1: "fp64", 2: "fp16", 3: "int8", 9: "bf16", 12: "fp8", 13: "fp8"}
 

@@ -146,7 +146,7 @@ def out_of_memory_summary(
 ) -> Summary:
     """The summary of a job whose capture ended because an allocation of ``failed_bytes`` did not fit.
 
-    ``used_bytes`` is what the device held at that moment, of all that counts as ``peak_memory_bytes``.
+    ``used_bytes`` is what the device held at that moment, context and buffers of communicators included.
     """
     return Summary(
         gpu=gpu.name,

@@ -8,6 +8,7 @@ from maya.collate.job import Array, RankTrace
 from maya.config.schema import GpuConfig
 from maya.errors import SimulationError
 from maya.estimators.annotation import Annotation
+from maya.estimators.library_codes import CONV_COMPUTE_TF32
 from maya.simulator.lowering import detail, rows_by_kind
 
 MATRIX_OP_KINDS = ("gemm", "attention", "conv")
@@ -15,7 +16,7 @@ MATRIX_OP_KINDS = ("gemm", "attention", "conv")
 # Names of type codes: cudaDataType (library_types.h) for GEMMs, cudnnDataType_t (cudnn_graph.h) for others.
 CUDA_TYPES = {0: "fp32", 1: "fp64", 2: "fp16", 14: "bf16", 28: "fp8", 29: "fp8"}
 CUDNN_TYPES = {0: "fp32", 1: "fp64", 2: "fp16", 9: "bf16", 12: "fp8", 13: "fp8"}
-CONV_TYPES = CUDNN_TYPES | {0: "tf32"}  # PyTorch allows TF32 in convolutions unless told otherwise
+CUDNN_FLOAT = 0  # cudnnDataType_t
 COMPUTE_32F_FAST_TF32 = 77  # cublasComputeType_t
 OTHER_RATES = {"fp8": "fp16", "bf16": "fp16", "fp16": "fp32", "tf32": "fp32"}
 """The rate that applies on a GPU that has none of its own for a type."""
@@ -32,7 +33,7 @@ def matrix_flops(trace: RankTrace, annotation: Annotation, is_measured: Array) -
     untyped = float(annotation.flops[counted].sum())
     for name, column, names in (
         ("gemm", "type_a", CUDA_TYPES),
-        ("conv", "dtype", CONV_TYPES),
+        ("conv", "dtype", CUDNN_TYPES),
         ("attention", "dtype", CUDNN_TYPES),
     ):
         if name not in rows_of:
@@ -42,6 +43,9 @@ def matrix_flops(trace: RankTrace, annotation: Annotation, is_measured: Array) -
         is_tf32 = np.zeros(len(rows), dtype=bool)
         if name == "gemm":
             is_tf32 = detail(trace, name, "compute_type", rows) == COMPUTE_32F_FAST_TF32
+        elif name == "conv":
+            is_fp32 = codes == CUDNN_FLOAT
+            is_tf32 = is_fp32 & (detail(trace, name, "compute_dtype", rows) == CONV_COMPUTE_TF32)
         for code in np.unique(codes):
             for tf32 in (False, True):
                 rows_of_type = rows[(codes == code) & (is_tf32 == tf32)]

@@ -17,8 +17,8 @@ struct ElementType {
   int bytes;
 };
 constexpr ElementType kElementTypes[] = {
-    {"float", 4},        {"double", 8}, {"int", 4},         {"long", 8},          {"short", 2},
-    {"signed char", 1},  {"bool", 1},   {"c10::Half", 2},   {"c10::BFloat16", 2}, {"unsigned char", 1},
+    {"float", 4},        {"double", 8}, {"int", 4},          {"long", 8},          {"short", 2},
+    {"signed char", 1},  {"bool", 1},   {"c10::Half", 2},    {"c10::BFloat16", 2}, {"unsigned char", 1},
     {"unsigned int", 4}, {"char", 1},   {"unsigned long", 8}};
 
 constexpr std::string_view kFill = "at::native::FillFunctor<";
@@ -46,7 +46,8 @@ struct Value {
 void fill(char* target, int64_t num_elements, int element_bytes, const Value& value) {
   const size_t bytes = static_cast<size_t>(num_elements * element_bytes);
   if (value.bytes == Value{}.bytes) return overwrite_known_bytes(target, bytes);
-  for (int64_t i = 0; i < num_elements; ++i) memcpy(target + i * element_bytes, value.bytes.data(), element_bytes);
+  for (int64_t i = 0; i < num_elements; ++i)
+    memcpy(target + i * element_bytes, value.bytes.data(), element_bytes);
   keep_known_bytes(target, bytes);
 }
 
@@ -84,9 +85,7 @@ Type read(const void* argument) {
   return value;
 }
 
-bool is_device_memory(const void* address) {
-  return find_allocation(address).space == Space::device;
-}
+bool is_device_memory(const void* address) { return find_allocation(address).space == Space::device; }
 
 }  // namespace
 
@@ -116,8 +115,9 @@ std::function<void()> computation_of_launch(const Computation& computation, void
       const LossScaleUpdate update{read<float*>(arguments[0]),       read<int*>(arguments[1]),
                                    read<const float*>(arguments[2]), read<double>(arguments[3]),
                                    read<double>(arguments[4]),       read<int>(arguments[5])};
-      for (const void* address : {static_cast<const void*>(update.scale), static_cast<const void*>(update.growth_tracker),
-                                  static_cast<const void*>(update.found_inf)}) {
+      for (const void* address :
+           {static_cast<const void*>(update.scale), static_cast<const void*>(update.growth_tracker),
+            static_cast<const void*>(update.found_inf)}) {
         if (!is_device_memory(address)) return {};
       }
       return update;

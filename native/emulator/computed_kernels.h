@@ -1,5 +1,5 @@
-// Kernels whose results the host reads back and that are simple enough to be computed: fills of small tensors,
-// and the update of the loss scale.
+// Kernels whose results the host reads back and that are simple enough to be computed: fills of small
+// tensors, and the update of the loss scale.
 #pragma once
 
 #include <cstdint>

@@ -13,15 +13,15 @@ namespace {
 
 using Form = OutputParameter::Form;
 
-// Bytes of OffsetCalculator<num_operands, uint32_t>: the number of dimensions, 25 divisors of 12 bytes, 25 strides
-// of each operand (ATen/cuda/detail/OffsetCalculator.cuh). Entries of dimensions that do not exist hold what was on
-// the stack before, so addresses are looked for at their places only.
+// Bytes of OffsetCalculator<num_operands, uint32_t>: the number of dimensions, 25 divisors of 12 bytes, 25
+// strides of each operand (ATen/cuda/detail/OffsetCalculator.cuh). Entries of dimensions that do not exist
+// hold what was on the stack before, so addresses are looked for at their places only.
 constexpr size_t offset_calculator_bytes(size_t num_operands) { return 4 + 25 * 12 + 25 * 4 * num_operands; }
 constexpr size_t align_to_word(size_t offset) { return (offset + 7) / 8 * 8; }
 constexpr size_t kMaxOperands = 8;
 
-// ReduceOp (ATen/native/cuda/Reduce.cuh): operator and identity, ReduceConfig, two offset calculators, then src,
-// dst[2], acc_buf, cta_buf, semaphores.
+// ReduceOp (ATen/native/cuda/Reduce.cuh): operator and identity, ReduceConfig, two offset calculators, then
+// src, dst[2], acc_buf, cta_buf, semaphores.
 constexpr size_t kReduceConfigBytes = 64;
 constexpr size_t kMinSourceOffset =
     align_to_word(kReduceConfigBytes + offset_calculator_bytes(1) + offset_calculator_bytes(2));

@@ -20,7 +20,7 @@ struct OutputParameter {
     reduction_results,  // in the ReduceOp of a reduction
     first_inside,       // the first word that is an address, in a parameter of `count` words
     one_each_block,     // as many leading words as the grid has blocks
-    tensor_lists,       // `count` lists of tensors at the begin of a multi_tensor_apply_kernel's first argument
+    tensor_lists,  // `count` lists of tensors at the begin of a multi_tensor_apply_kernel's first argument
   };
   Form form;
   int index;  // position in the argument array of the launch
@@ -37,7 +37,8 @@ std::vector<OutputParameter> find_outputs(std::string_view name,
 std::vector<OutputParameter> find_outputs(const std::vector<int>& parameter_bytes);
 
 // Addresses in device memory that a launch with `num_blocks` blocks may write, appended to `addresses`.
-// `num_tensors`: length of the lists of a multi_tensor_apply_kernel, of which each has room for `max_tensors`.
+// `num_tensors`: length of the lists of a multi_tensor_apply_kernel, of which each has room for
+// `max_tensors`.
 struct TensorListSizes {
   int num_tensors, max_tensors;
 };

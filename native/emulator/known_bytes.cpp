@@ -16,14 +16,12 @@ namespace {
 // PyTorch's allocator aligns its blocks to this.
 constexpr int kGranuleBits = 9;
 
-// Ranges that a granule (or one of the same hash) has a part in. Most pointers of a launch lead to none, which
-// this tells without a lock.
+// Ranges that a granule (or one of the same hash) has a part in. Most pointers of a launch lead to none,
+// which this tells without a lock.
 constexpr size_t kNumCounts = 1 << 16;
 std::array<std::atomic<uint16_t>, kNumCounts> counts;
 
-std::atomic<uint16_t>& count_of(uintptr_t granule) {
-  return counts[(granule * 0x9E3779B97F4A7C15ULL) >> 48];
-}
+std::atomic<uint16_t>& count_of(uintptr_t granule) { return counts[(granule * 0x9E3779B97F4A7C15ULL) >> 48]; }
 
 // Known bytes that are not all zero. Times count the calls that made bytes known.
 struct KnownRange {
@@ -46,9 +44,7 @@ struct Write {
 constexpr size_t kNumWrites = 1 << 13;
 std::array<Write, kNumWrites> newest_writes;
 
-Write& newest_write(uintptr_t address) {
-  return newest_writes[(address * 0x9E3779B97F4A7C15ULL) >> 51];
-}
+Write& newest_write(uintptr_t address) { return newest_writes[(address * 0x9E3779B97F4A7C15ULL) >> 51]; }
 
 using Iterator = std::map<uintptr_t, KnownRange>::iterator;
 

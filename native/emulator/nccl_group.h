@@ -11,8 +11,8 @@ namespace maya::nccl {
 // Launches a call, at the end of the group where one is open on this thread.
 void launch(const CollectiveCall& call);
 
-// Runs a step that waits for other ranks, at the end of the group where one is open on this thread, which then
-// has the result of the first step that failed.
+// Runs a step that waits for other ranks, at the end of the group where one is open on this thread, which
+// then has the result of the first step that failed.
 ncclResult_t wait_at_group_end(std::function<ncclResult_t()> step);
 
 // What ncclGetLastError tells this thread.

@@ -16,7 +16,8 @@ class OverheadHistogram {
     ++num_calls_;
   }
 
-  // Interpolated within its bucket; the upper end of the histogram where most calls took longer; 0 without calls.
+  // Interpolated within its bucket; the upper end of the histogram where most calls took longer; 0 without
+  // calls.
   double median_ns() const {
     const double half = static_cast<double>(num_calls_) / 2;
     double before = 0;

@@ -19,7 +19,6 @@ import pytest
 
 pytest.importorskip("torch")
 from maya.capture.build_emulator import emulator_dir
-
 from maya.capture.environment import gpu_properties
 from maya.config.compose import gpu_config
 from maya.trace import Trace, read_trace

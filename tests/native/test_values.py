@@ -1,11 +1,12 @@
 """What programs read back from the emulated device: bytes that the host put there, and zeros of kernels."""
 
 import json
+import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-
-from native.emulated import run_checked
+from native.emulated import CONTEXT_BYTES, GPU, MEMORY_BYTES, run_checked
 
 pytestmark = pytest.mark.emulator
 
@@ -158,7 +159,8 @@ def test_read(reads: dict[str, object], what: str, value: object) -> None:
 def test_loss_scaling_steps_every_time(tmp_path: Path) -> None:
     program = """
     import json, torch
-    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.LayerNorm(64), torch.nn.Linear(64, 4)).cuda()
+    layers = torch.nn.Linear(64, 64), torch.nn.LayerNorm(64), torch.nn.Linear(64, 4)
+    model = torch.nn.Sequential(*layers).cuda()
     optimizer = torch.optim.AdamW(model.parameters())
     scaler = torch.amp.GradScaler("cuda", growth_interval=8)
     num_steps = 0
@@ -187,3 +189,132 @@ def test_loss_scaling_steps_every_time(tmp_path: Path) -> None:
     assert scales == [65536.0] * 7 + [131072.0] * 5  # grows after growth_interval steps
     assert norms == [0.0] * 12
     assert loss == 0.0
+
+
+def test_small_collectives_before_and_after_kernels(tmp_path: Path) -> None:
+    program = """
+    import json, os, torch, torch.distributed as dist
+    os.environ.update(MASTER_ADDR="localhost", MASTER_PORT="0", RANK="0", WORLD_SIZE="1")
+    dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+    x = torch.tensor([2.0, 3.0]).cuda()
+    dist.all_reduce(x)
+    y = [torch.empty(2, device="cuda")]
+    dist.all_gather(y, x)
+    before = [x.tolist(), y[0].tolist()]
+    x /= 2
+    dist.all_reduce(x)
+    print(json.dumps([before, x.tolist()]))
+    """
+    run = run_checked(program, tmp_path, preload=True)
+    assert json.loads(run.output) == [[[2.0, 3.0], [2.0, 3.0]], [0.0, 0.0]]
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def test_a_kernel_overwrites_the_result_of_a_collective_under_way(tmp_path: Path) -> None:
+    # Rank 1 joins the second collective after rank 0 has launched the kernel that writes over its result.
+    program = """
+    import os, time, torch, torch.distributed as dist
+    rank, launched = int(os.environ["RANK"]), os.environ["LAUNCHED"]
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl")
+    x, y = torch.tensor([2.0]).cuda(), torch.tensor([5.0]).cuda()
+    dist.all_reduce(y)
+    assert y.item() == 10, y
+    while rank == 1 and not os.path.exists(launched):
+        time.sleep(0.01)
+    dist.all_reduce(x)
+    dist.all_reduce(y)
+    if rank == 0:
+        x.add_(1)
+        open(launched, "w").close()
+    assert x.item() == (0 if rank == 0 else 4), x
+    assert y.item() == 20, y
+    os._exit(0)
+    """
+    shared = {
+        "MAYA_MODE": "linked",
+        "MAYA_EXCHANGE": str(tmp_path / "exchange"),
+        "MAYA_EXCHANGE_TIMEOUT_S": "60",
+        "MAYA_NUM_DEVICES": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": "2",
+        "LAUNCHED": str(tmp_path / "launched"),
+    }
+    with ThreadPoolExecutor() as pool:
+        ranks = [
+            pool.submit(run_checked, program, tmp_path, preload=True, RANK=str(rank), **shared)
+            for rank in range(2)
+        ]
+        for rank in ranks:
+            rank.result()
+
+
+COMMUNICATOR = """
+lib = rt
+def memory():
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    call("cudaMemGetInfo", ctypes.byref(free), ctypes.byref(total))
+    return free.value
+class Id(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_char * 128)]
+def communicator(num_ranks):
+    handle = ctypes.c_void_p()
+    return lib.ncclCommInitRank(ctypes.byref(handle), num_ranks, Id(b"x"), 0), handle
+lib.ncclGetLastError.restype = ctypes.c_char_p
+call("cudaFree", None)
+before = memory()
+"""
+
+
+def test_communicators_take_device_memory(tmp_path: Path) -> None:
+    program = (
+        COMMUNICATOR
+        + """
+code, single = communicator(1)
+assert (code, memory()) == (0, before)
+code, pair = communicator(2)
+assert (code, memory()) == (0, before - (1 << 30))
+assert lib.ncclCommDestroy(pair) == 0
+assert memory() == before
+block = malloc(before - (1 << 29))
+code, pair = communicator(2)
+assert code == 1 and not pair.value, code  # ncclUnhandledCudaError
+assert b"out of memory" in lib.ncclGetLastError(None)
+assert memory() == 1 << 29
+"""
+    )
+    gpu = GPU | {"nccl_bytes_per_communicator": 1 << 30}
+    run = run_checked(
+        program,
+        tmp_path,
+        MAYA_MODE="solo",
+        MAYA_GPU=";".join(f"{key}={value}" for key, value in gpu.items()),
+    )
+    failure = run.trace().table("out_of_memory").iloc[0]
+    capacity = MEMORY_BYTES - CONTEXT_BYTES
+    assert failure["bytes"] == 1 << 30
+    assert failure["used_bytes"] == capacity - (1 << 29)
+    assert failure["capacity_bytes"] == capacity
+
+
+def test_time_inside_of_recorded_calls(tmp_path: Path) -> None:
+    program = """
+    import json
+    e, s = event(), stream()
+    for _ in range(1000):
+        call("cudaEventRecord", e, s)
+    for _ in range(400):
+        call("cudaGetLastError")  # leaves no record
+    rt.maya_call_counts.restype = ctypes.c_char_p
+    print(rt.maya_call_counts().decode())
+    """
+    counts = json.loads(run_checked(program, tmp_path).output)
+    assert counts["cudaEventRecord"] == 1000
+    assert 1000 <= counts["recorded"] < 1010
+    assert 0 < counts["overhead_ns_median"] < 4096

@@ -73,7 +73,7 @@ def test_common_environment_extends_and_cleans_the_caller_s():
     env = common_environment(
         make_spec(world_size=16, env={"X": "1"}), Path("/emu"), Path("/dev/shm/x"), inherited
     )
-    assert env["LD_PRELOAD"] == "/emu/libmaya_emulator.so:other.so"
+    assert env["LD_PRELOAD"] == "libmaya_emulator.so:other.so"
     assert env["LD_LIBRARY_PATH"] == "/emu"
     assert env["PYTHONPATH"].endswith("/startup:mine")
     assert env["NVTX_INJECTION64_PATH"] == "/emu/libmaya_emulator.so"

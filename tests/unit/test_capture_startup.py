@@ -4,12 +4,14 @@ import json
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from maya.capture.environment import STARTUP_DIR
+from maya.capture.startup.maya_startup import iterations
 from maya.capture.startup.maya_startup.events import EventLog
 from maya.capture.startup.maya_startup.groups import split_color
 from maya.capture.startup.maya_startup.iterations import IterationCounter
@@ -45,7 +47,7 @@ class FakeCuda:
         return True
 
     def memory_stats_as_nested_dict(self) -> dict[str, dict[str, dict[str, int]]]:
-        peak = self.peaks.pop(0)
+        peak = self.peaks.pop(0) if len(self.peaks) > 1 else self.peaks[0]
         return {"allocated_bytes": {"all": {"peak": peak}}, "reserved_bytes": {"all": {"peak": 2 * peak}}}
 
     def emit_nvtx(self, record_shapes: bool) -> "FakeCuda":
@@ -76,6 +78,7 @@ def session(tmp_path, monkeypatch):
         raise Stopped
 
     monkeypatch.setattr(Session, "stop_program", stop)
+    monkeypatch.setattr(iterations, "_REPEATS_S", 0.0)
     return Session(
         trace_dir=str(tmp_path),
         rank=1,
@@ -111,10 +114,31 @@ def test_iterations_are_steps_of_the_first_optimizer(session):
         ("range_end", 0),
         ("iteration", 3),
         ("iteration", 4),
+        ("repeats", 0),
         ("stop", 0),
     ]
     assert session.emulator.is_flushed
     assert read_events(session)[-1] == {"type": "end", "iterations": 4}
+
+
+def test_short_iterations_are_repeated_for_their_host_gaps(session, monkeypatch):
+    monkeypatch.setattr(iterations, "_REPEATS_S", 1.0)
+    monkeypatch.setattr(iterations, "_MAX_REPEATS", 7)
+    counter = IterationCounter(FakeCuda(session.emulator), session)
+    with pytest.raises(Stopped):
+        for _ in range(100):
+            counter.on_step(counter, (), {})
+    assert session.num_iterations == 4 + 7
+    names = [(name, value) for name, value in session.emulator.marks if not name.startswith("peak_")]
+    assert names[names.index(("iteration", 4)) + 1] == ("repeats", 7)
+
+
+def test_linked_ranks_go_by_what_rank_0_proposes(session):
+    session.mode = "linked"
+    session.propose("repeats", 5)
+    assert not any(Path(session.trace_dir).glob("*.repeats"))
+    replace(session, rank=0).propose("repeats", 3)
+    assert session.agreed("repeats") == 3
 
 
 def test_peaks_are_those_of_the_whole_run(session):

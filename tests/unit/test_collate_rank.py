@@ -7,6 +7,7 @@ import pytest
 from trace_writer import TraceWriter, write_job
 
 from maya.collate import collate
+from maya.collate.host_gaps import STRETCH_NS
 from maya.collate.operators import parse_range
 from maya.errors import TraceError
 
@@ -56,17 +57,49 @@ def test_without_announcing_iteration_the_newest_are_steady(tmp_path: Path) -> N
     assert rank.details["kernel"]["name"].tolist() == ["k3", "k4"]
 
 
-def test_gap_is_the_median_over_iterations(tmp_path: Path) -> None:
-    gaps_ns = {-2: 90, -1: 900, 0: 40, 1: 10, 2: 13}
+def test_gaps_are_those_of_the_fastest_execution_around_a_call(tmp_path: Path) -> None:
+    gaps_ns = {-2: (1, 1), -1: (1, 1), 0: (40, 10), 1: (13, 50), 2: (20, 21)}
     writer = TraceWriter()
 
     def iteration(w: TraceWriter, i: int) -> None:
-        w.kernel("a", gap_ns=gaps_ns[i])
-        w.kernel("b", gap_ns=5)
+        for name, gap_ns in zip("ab", gaps_ns[i], strict=True):
+            w.kernel(name, gap_ns=gap_ns)
+        w.kernel("long", gap_ns=STRETCH_NS)  # the next call begins another stretch
+        w.kernel("c", gap_ns=100 - i)
 
     program(writer, iteration)
     ops = collate(write_job(tmp_path, [writer])).ranks[0].ops
-    assert ops["gap_ns"].tolist() == [13, 5] * 3
+    assert ops["gap_ns"].tolist() == [20, 21, STRETCH_NS, 98] * 3
+
+
+def test_repeats_tell_host_gaps_only(tmp_path: Path) -> None:
+    writer = TraceWriter()
+    for number in range(1, 9):
+        writer.kernel(f"k{number}" if number > 6 else "k", gap_ns=100 - number)
+        writer.kernel("end", gap_ns=0)
+        writer.iteration(number)
+        if number == 4:
+            writer.mark("repeats", 4)
+    rank = collate(write_job(tmp_path, [writer])).ranks[0]
+    assert rank.num_iterations == 2
+    assert rank.details["kernel"]["name"].tolist() == ["k", "end"] * 2
+    # In four of six iterations, so not in all of them: the median.
+    assert rank.ops["gap_ns"].tolist() == [95, 0] * 2
+
+
+def test_ranks_of_equal_operations_share_their_gaps(tmp_path: Path) -> None:
+    writers = []
+    for rank, gaps_ns in enumerate([(50, 60), (40, 70), (10, 20)]):
+        writer = TraceWriter(rank)
+
+        def iteration(w: TraceWriter, i: int, gaps_ns=gaps_ns, name="b" if rank < 2 else "other") -> None:
+            w.kernel("a", gap_ns=gaps_ns[i % 2])
+            w.kernel(name, gap_ns=7)
+
+        program(writer, iteration, num_plain=2)
+        writers.append(writer)
+    ranks = collate(write_job(tmp_path, writers)).ranks
+    assert [rank.ops["gap_ns"].tolist() for rank in ranks] == [[40, 7] * 2, [40, 7] * 2, [10, 7] * 2]
 
 
 def test_call_of_one_iteration_keeps_its_gap_and_shifts_nothing(tmp_path: Path) -> None:
@@ -81,7 +114,7 @@ def test_call_of_one_iteration_keeps_its_gap_and_shifts_nothing(tmp_path: Path) 
     program(writer, iteration)
     ops = collate(write_job(tmp_path, [writer])).ranks[0].ops
     assert ops["kind"].tolist() == ["kernel", "kernel", "kernel", "malloc", "kernel", "kernel", "kernel"]
-    assert ops["gap_ns"].tolist() == [11, 21, 11, 777, 21, 11, 21]
+    assert ops["gap_ns"].tolist() == [10, 20, 10, 777, 20, 10, 20]
 
 
 def test_gaps_of_records_left_out_go_to_the_next_call_of_the_thread(tmp_path: Path) -> None:

@@ -29,6 +29,30 @@ def test_an_elementwise_kernel_counts_its_own_elements() -> None:
     assert (row.op_kind, row.num_bytes) == ("elementwise", 12_000)
 
 
+STRIDED_ADD = (
+    "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<"
+    "at::native::CUDAFunctor_add<c10::BFloat16> >(at::TensorIteratorBase&)::{lambda(int)#1}>(int"
+)
+
+
+def test_a_broadcast_operand_counts_at_its_own_size() -> None:
+    # A bias of 100 bf16 elements is added to 10 rows; without sizes all three operands count in full.
+    row = features(STRIDED_ADD, num_elements=1000, operator="aten::add", shapes="[[10, 100], [100], []]")
+    assert row.num_bytes == 2 * (1000 + 1000 + 100)
+    assert features(STRIDED_ADD, num_elements=1000).num_bytes == 6000
+
+
+def test_a_boolean_mask_is_one_byte_an_element() -> None:
+    # masked_fill_ of 2 x 8 x 16 x 16 fp32 scores by a 16 x 16 mask.
+    name = (
+        "void at::native::elementwise_kernel<128, 2, at::native::gpu_kernel_impl_nocast<"
+        "masked_fill_kernel(at::TensorIterator&)::{lambda(float, bool)#1}>(at::TensorIteratorBase&)"
+        "::{lambda(int)#1}>(int"
+    )
+    row = features(name, num_elements=4096, shapes="[[2, 8, 16, 16], [16, 16], []]")
+    assert row.num_bytes == 4096 * 8 + 256
+
+
 BF16_TENSOR_BYTES = 2 * 8 * 1024 * 2048
 FUSED_ADAM = (
     "multi_tensor_apply_kernel<FusedOptimizerTensorListMetadata<4>, FusedAdamMathFunctor<float, float, 4> >("
@@ -84,6 +108,50 @@ OPAQUE_4 = "at::native::(anonymous namespace)::OpaqueType<4u>"
             {"shapes": "[[8, 10], [], [[8, 4], [8, 6]]]"},
             "copy",
             320,
+        ),
+        # Sizes from the launch alone: 80 rows of 1,024, a block for each of 100 rows of 512, 32 rows of 64.
+        (
+            "softmax_warp_backward<float, float, float, 10, false, false, 32>(float*",
+            {"scalar0": 80, "scalar1": 1024, "scalar2": 1024},
+            "softmax",
+            3 * 80 * 1024 * 4,
+        ),
+        (
+            "layer_norm_grad_input_kernel_vectorized<c10::BFloat16, float, false>(",
+            {"scalar0": 512},
+            "norm",
+            3 * 100 * 512 * 2,
+        ),
+        (
+            "batch_norm_transform_input_channels_last_kernel<c10::BFloat16, float, float, 4>(",
+            {"scalar0": 32, "scalar1": 64},
+            "norm",
+            2 * 32 * 64 * 2,
+        ),
+        # Rows of 4,096 bytes, whatever their type.
+        ("vectorized_gather_kernel<16, long>(", {"scalar0": 10, "scalar1": 4096}, "embedding", 10 * 8200),
+        # A loss picks one of 25,600 logits for each of 4,096 tokens.
+        (
+            "index_elementwise_kernel<128, 4, gpu_index_kernel<index_kernel_impl<OpaqueType<4> > > >(",
+            {"scalar0": 4096, "shapes": "[[4096, 25600], [4096], [4096]]"},
+            "embedding",
+            4096 * (4 + 4 + 8),
+        ),
+        # Seven values for each channel, not for each element of the images.
+        (
+            "unrolled_elementwise_kernel_for_multi_outputs<3, batch_norm_update_stats_and_invert"
+            "::{lambda(float, float, float, float)#1}, std::array<char*, 7ul> >(int",
+            {"scalar0": 64, "shapes": "[[256, 64, 112, 112], [64]]"},
+            "elementwise",
+            64 * 7 * 4,
+        ),
+        # The gradient of a bias reads bf16, though it sums in fp32.
+        (
+            "reduce_kernel<128, 4, at::native::ReduceOp<c10::BFloat16, at::native::func_wrapper_t<"
+            "c10::BFloat16, at::native::sum_functor<c10::BFloat16, float>::{lambda(float, float)#1}> > >(",
+            {"shapes": "[[16, 100], [], []]"},
+            "reduction",
+            1600 * 2,
         ),
         # The embedding's gradient sorts its 4,096 indices, not the 4M elements: int64 keys and values, twice.
         (

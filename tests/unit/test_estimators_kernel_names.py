@@ -55,6 +55,21 @@ LAMBDA = "(at::TensorIteratorBase&)::{lambda()#2}::operator()() const::{lambda"
             4,
             6,
         ),
+        # fp32 += bf16.
+        (
+            "unrolled_elementwise_kernel<at::native::CUDAFunctor_add<float>, std::array<char*, 3ul>, 4, "
+            "TrivialOffsetCalculator<2, unsigned int>, TrivialOffsetCalculator<1, unsigned int>, "
+            "at::native::memory::LoadWithCast<2>, at::native::memory::StoreWithCast<1> >(",
+            4,
+            4 + 4 + 2,
+        ),
+        # Functors name the types of both arguments and of the result.
+        (
+            "elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<at::native::BinaryFunctor<"
+            "long, long, bool, at::native::CompareEqFunctor<long> > >(",
+            8,
+            1 + 8 + 8,
+        ),
         ("vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, std::array<char*, 1ul> >(", 4, 4),
     ],
 )

@@ -146,10 +146,11 @@ def test_utilisation_by_type() -> None:
     rank.kernel(10, op_kind="attention", flops=2e8)
     rank.gemm(35, flops=5e7, type_a=0)
     rank.gemm(5, flops=5e7, type_a=0, compute_type=77)
-    rank.add("conv", stream=0, duration_us=5, op_kind="conv", flops=5e7, dtype=0)
+    rank.add("conv", stream=0, duration_us=3, op_kind="conv", flops=3e7, dtype=0, compute_dtype=1000)
+    rank.add("conv", stream=0, duration_us=2, op_kind="conv", flops=2e7, dtype=0, compute_dtype=0)
     rank.kernel(5, op_kind="elementwise", flops=1e12)
     _, summary, _ = run(builder)
-    assert summary.matrix_flops == pytest.approx({"bf16": 1e9, "fp32": 5e7, "tf32": 1e8})
+    assert summary.matrix_flops == pytest.approx({"bf16": 1e9, "fp32": 7e7, "tf32": 8e7})
     assert summary.hfu == pytest.approx(0.04)
 
 

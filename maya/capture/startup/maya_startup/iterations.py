@@ -10,13 +10,16 @@ from .operator_ranges import OperatorRanges
 from .session import Session
 
 _POLL_S = 0.5
+_REPEATS_S = 2.0
+_MAX_REPEATS = 97
 
 
 class IterationCounter:
     """Counts the steps of the optimizer that stepped first; each ends an iteration.
 
     The iteration after the warm-up announces its operators with their input sizes as NVTX ranges, which slows
-    the host, so the iterations from which host gaps are taken come after it.
+    the host, so the iterations from which host gaps are taken come after it. Those asked for are followed by
+    repeats, as many as fit in `_REPEATS_S`, that serve the host gaps alone (mark ``repeats``).
     """
 
     def __init__(self, torch: ModuleType, session: Session) -> None:
@@ -26,6 +29,8 @@ class IterationCounter:
         self._ranges = OperatorRanges(torch, session.emulator)
         self._peaks = {"peak_allocated_bytes": 0, "peak_reserved_bytes": 0}
         self.num_optimizers = 0
+        self._step_s = 0.0  # when the newest step ended
+        self._num_repeats = 0
 
     def on_step(self, optimizer: object, args: object, kwargs: object) -> None:
         """Post-hook of every step of every optimizer."""
@@ -38,13 +43,21 @@ class IterationCounter:
         session.num_iterations += 1
         session.emulator.mark("iteration", session.num_iterations)
         self.mark_peaks()
-        if session.num_iterations == session.warmup_iterations and self._torch.cuda.is_initialized():
+        num_plain = session.num_iterations - session.warmup_iterations - 1
+        if num_plain == -1 and self._torch.cuda.is_initialized():
             self._ranges.begin()
-        elif session.num_iterations == session.warmup_iterations + 1:
+        elif num_plain == 0:
             self._ranges.end()
-        elif session.num_iterations == session.warmup_iterations + 1 + session.iterations:
+        elif num_plain == 1:
+            fitting = int(_REPEATS_S / (time.monotonic() - self._step_s))
+            session.propose("repeats", min(fitting, _MAX_REPEATS))
+        if num_plain == session.iterations:
+            self._num_repeats = session.agreed("repeats")
+            session.emulator.mark("repeats", self._num_repeats)
+        if num_plain == session.iterations + self._num_repeats:
             session.emulator.mark("stop", 0)
             session.stop_program()
+        self._step_s = time.monotonic()
 
     def mark_peaks(self) -> None:
         """Marks the peaks of PyTorch's allocator over the whole run, also where the program resets them."""

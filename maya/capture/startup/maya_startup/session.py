@@ -58,6 +58,26 @@ class Session:
         self.events.write("end", iterations=self.num_iterations)
         self._done_file(self.rank).touch()
 
+    def propose(self, what: str, value: int) -> None:
+        """Fixes a number that all ranks have to agree on: rank 0's where ranks run together, else the own."""
+        if self.mode == "linked" and self.rank != 0:
+            return
+        path = self._agreed_file(what)
+        scratch = path.with_suffix(".new")
+        scratch.write_text(str(value))
+        scratch.rename(path)  # a reader sees all of it
+
+    def agreed(self, what: str) -> int:
+        """What was proposed; waits for rank 0, which must not need this rank to go on before it proposes."""
+        path = self._agreed_file(what)
+        while not path.exists():
+            time.sleep(_PEER_POLL_S)
+        return int(path.read_text())
+
+    def _agreed_file(self, what: str) -> Path:
+        rank = 0 if self.mode == "linked" else self.rank
+        return Path(self.trace_dir, f"rank{rank:05d}.{what}")
+
     def stop_program(self) -> None:
         """Ends the process here, as soon as no peer needs it any more."""
         self.finish()
