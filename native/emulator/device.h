@@ -12,7 +12,7 @@ struct GpuProperties {
   std::string name;  // as cudaDeviceProp.name
   int compute_major, compute_minor;
   int num_sms;
-  int64_t memory_bytes;        // cudaDeviceProp.totalGlobalMem
+  int64_t memory_bytes;  // cudaDeviceProp.totalGlobalMem
   int64_t l2_bytes;
   int64_t shared_bytes_per_block, shared_bytes_per_block_optin, shared_bytes_per_sm;
   int max_threads_per_sm, max_blocks_per_sm;
@@ -22,8 +22,8 @@ struct GpuProperties {
   int64_t nccl_bytes_per_communicator;
 };
 const GpuProperties& gpu();
-int num_devices();                 // visible devices: LOCAL_WORLD_SIZE of the emulated node
-int current_device();              // of the calling thread
+int num_devices();     // visible devices: LOCAL_WORLD_SIZE of the emulated node
+int current_device();  // of the calling thread
 void set_current_device(int device);
 
 // Device addresses come from anonymous mappings without reserve: only touched pages cost memory.

@@ -194,8 +194,8 @@ Call::Call() {
     read_cpu_clock(state);
     int64_t off_cpu_ns = (state.cpu_read_at_ns - read_before_ns) - (state.cpu_ns - cpu_before_ns);
     if (off_cpu_ns > kBlockedNs) flags_ |= trace::kBlocked;
-    // Reading the clock is where a thread often loses its core, after the end of the gap was stamped: then that
-    // time is not the gap's.
+    // Reading the clock is where a thread often loses its core, after the end of the gap was stamped: then
+    // that time is not the gap's.
     int64_t on_cpu_ns = state.cpu_read_at_ns - state.last_end_ns - std::max<int64_t>(off_cpu_ns, 0);
     gap_ns = std::clamp<int64_t>(on_cpu_ns, 0, gap_ns);
   }
@@ -224,8 +224,8 @@ Call::~Call() {
   r.last_thread.store(state.index, std::memory_order_relaxed);
   r.mutex.unlock();
   state.last_end_ns = clock_ns(CLOCK_MONOTONIC);
-  // Start a fresh window of CPU time where this very call may have waited or lost its core: that time is in no
-  // gap and must not be taken off the next long one.
+  // Start a fresh window of CPU time where this very call may have waited or lost its core: that time is in
+  // no gap and must not be taken off the next long one.
   if (previous_thread != state.index || state.last_end_ns - state.begin_ns > kLongCallNs) {
     read_cpu_clock(state);
     state.last_end_ns = state.cpu_read_at_ns;

@@ -38,10 +38,10 @@ int64_t intern(std::string_view text);
 
 // Counts a call that leaves no record (queries, getters): for the call counts of the manifest.
 // Costs one relaxed increment; `name` must be a string literal.
-#define MAYA_COUNT_CALL()                                      \
-  do {                                                         \
-    static ::maya::CallCounter maya_counter_{__func__};        \
-    maya_counter_.increment();                                 \
+#define MAYA_COUNT_CALL()                               \
+  do {                                                  \
+    static ::maya::CallCounter maya_counter_{__func__}; \
+    maya_counter_.increment();                          \
   } while (0)
 class CallCounter {
  public:

@@ -8,8 +8,8 @@
 // zigzag LEB128 varints in the order of the fields below, except for `string` and `thread`, whose
 // payload is a varint id followed by the bytes of the text. Trailing fields may be left out; the
 // decoder fills them with kMissing. The writer maps the file in windows and stores `kind` last, so
-// a reader of a killed process's file sees whole records followed by zeros. A file that was closed in good order
-// ends with an `end` record.
+// a reader of a killed process's file sees whole records followed by zeros. A file that was closed in good
+// order ends with an `end` record.
 //
 // docs/trace-format.md describes the fields and the history of versions.
 #pragma once
@@ -27,7 +27,7 @@ struct FileHeader {
   uint32_t version;
   uint32_t header_bytes;  // sizeof(FileHeader): records start here
   uint64_t process_id;
-  int64_t rank;         // global rank (RANK), -1 when the process is not a rank
+  int64_t rank;           // global rank (RANK), -1 when the process is not a rank
   int64_t start_unix_ns;  // wall clock at the first record
 };
 
@@ -48,47 +48,46 @@ enum RecordFlags : uint8_t {
 };
 
 // X(number, kind, "field,field,...")
-#define MAYA_TRACE_RECORDS(X)                                                                       \
-  X(1, string, "id")                                                                                \
-  X(2, thread, "id")                                                                                \
-  X(3, end, "calls")                                                                                \
-  X(4, mark, "name,value")                                                                          \
-  X(5, range_push, "name")                                                                          \
-  X(6, range_pop, "")                                                                               \
-  X(7, unemulated, "name")                                                                          \
-  X(10, kernel,                                                                                     \
-    "stream,name,grid_x,grid_y,grid_z,block_x,block_y,block_z,shared_bytes,num_elements,"           \
-    "scalar0,scalar1,scalar2,scalar3,scalar4,scalar5")                                              \
-  X(11, gemm,                                                                                       \
-    "stream,library,m,n,k,batch,trans_a,trans_b,type_a,type_b,type_c,compute_type,epilogue")        \
-  X(12, conv,                                                                                       \
-    "stream,direction,dtype,compute_dtype,batch,channels_in,channels_out,groups,in_d,in_h,in_w,"    \
-    "kernel_d,kernel_h,kernel_w,out_d,out_h,out_w,stride_h,stride_w,dilation_h,dilation_w,"         \
-    "channels_last,fused_ops")                                                                      \
-  X(13, attention,                                                                                  \
-    "stream,direction,dtype,batch,heads_q,heads_kv,seq_q,seq_kv,head_dim_qk,head_dim_v,causal,"     \
-    "dropout")                                                                                      \
-  X(14, library_op, "stream,name,dtype,read_bytes,written_bytes,flops")                             \
-  X(15, memcpy, "stream,direction,bytes,host_pinned,is_blocking")                                   \
-  X(16, memset, "stream,bytes,is_blocking")                                                         \
-  X(17, collective, "stream,comm,op,count,dtype,reduce_op,peer,sequence,group")                     \
-  X(18, host_func, "stream")                                                                        \
-  X(19, graph_launch, "stream,graph,num_operations")                                                \
-  X(30, stream_create, "stream,flags,priority")                                                     \
-  X(31, stream_destroy, "stream")                                                                   \
-  X(32, event_create, "event,flags")                                                                \
-  X(33, event_destroy, "event")                                                                     \
-  X(34, event_record, "stream,event,version")                                                       \
-  X(35, stream_wait_event, "stream,event,version")                                                  \
-  X(36, event_sync, "event,version")                                                                \
-  X(37, event_query, "event,version")                                                               \
-  X(38, stream_sync, "stream")                                                                      \
-  X(39, stream_query, "stream")                                                                     \
-  X(40, device_sync, "")                                                                            \
-  X(50, malloc, "address,bytes,memory,stream")                                                      \
-  X(51, free, "address,bytes,memory,stream")                                                        \
-  X(52, out_of_memory, "bytes,used_bytes,capacity_bytes")                                           \
-  X(60, comm_init, "comm,unique_id,num_ranks,rank,parent,color,split_index")                        \
+#define MAYA_TRACE_RECORDS(X)                                                                          \
+  X(1, string, "id")                                                                                   \
+  X(2, thread, "id")                                                                                   \
+  X(3, end, "calls")                                                                                   \
+  X(4, mark, "name,value")                                                                             \
+  X(5, range_push, "name")                                                                             \
+  X(6, range_pop, "")                                                                                  \
+  X(7, unemulated, "name")                                                                             \
+  X(10, kernel,                                                                                        \
+    "stream,name,grid_x,grid_y,grid_z,block_x,block_y,block_z,shared_bytes,num_elements,"              \
+    "scalar0,scalar1,scalar2,scalar3,scalar4,scalar5")                                                 \
+  X(11, gemm, "stream,library,m,n,k,batch,trans_a,trans_b,type_a,type_b,type_c,compute_type,epilogue") \
+  X(12, conv,                                                                                          \
+    "stream,direction,dtype,compute_dtype,batch,channels_in,channels_out,groups,in_d,in_h,in_w,"       \
+    "kernel_d,kernel_h,kernel_w,out_d,out_h,out_w,stride_h,stride_w,dilation_h,dilation_w,"            \
+    "channels_last,fused_ops")                                                                         \
+  X(13, attention,                                                                                     \
+    "stream,direction,dtype,batch,heads_q,heads_kv,seq_q,seq_kv,head_dim_qk,head_dim_v,causal,"        \
+    "dropout")                                                                                         \
+  X(14, library_op, "stream,name,dtype,read_bytes,written_bytes,flops")                                \
+  X(15, memcpy, "stream,direction,bytes,host_pinned,is_blocking")                                      \
+  X(16, memset, "stream,bytes,is_blocking")                                                            \
+  X(17, collective, "stream,comm,op,count,dtype,reduce_op,peer,sequence,group")                        \
+  X(18, host_func, "stream")                                                                           \
+  X(19, graph_launch, "stream,graph,num_operations")                                                   \
+  X(30, stream_create, "stream,flags,priority")                                                        \
+  X(31, stream_destroy, "stream")                                                                      \
+  X(32, event_create, "event,flags")                                                                   \
+  X(33, event_destroy, "event")                                                                        \
+  X(34, event_record, "stream,event,version")                                                          \
+  X(35, stream_wait_event, "stream,event,version")                                                     \
+  X(36, event_sync, "event,version")                                                                   \
+  X(37, event_query, "event,version")                                                                  \
+  X(38, stream_sync, "stream")                                                                         \
+  X(39, stream_query, "stream")                                                                        \
+  X(40, device_sync, "")                                                                               \
+  X(50, malloc, "address,bytes,memory,stream")                                                         \
+  X(51, free, "address,bytes,memory,stream")                                                           \
+  X(52, out_of_memory, "bytes,used_bytes,capacity_bytes")                                              \
+  X(60, comm_init, "comm,unique_id,num_ranks,rank,parent,color,split_index")                           \
   X(61, comm_destroy, "comm")
 
 enum class Kind : uint8_t {
@@ -98,12 +97,18 @@ enum class Kind : uint8_t {
 };
 
 // Values of coded fields.
-enum class MemcpyDirection : int64_t { host_to_device, device_to_host, device_to_device, host_to_host, peer_to_peer };
+enum class MemcpyDirection : int64_t {
+  host_to_device,
+  device_to_host,
+  device_to_device,
+  host_to_host,
+  peer_to_peer
+};
 enum class Memory : int64_t { device, pinned_host, managed, stream_ordered, virtual_mapping };
 enum class Pass : int64_t { forward, backward_data, backward_filter };  // conv and attention direction
-#define MAYA_COLLECTIVE_OPS(X)                                                             \
-  X(all_reduce) X(broadcast) X(reduce) X(all_gather) X(reduce_scatter) X(all_to_all) X(gather) \
-  X(scatter) X(send) X(recv)
+#define MAYA_COLLECTIVE_OPS(X) \
+  X(all_reduce)                \
+  X(broadcast) X(reduce) X(all_gather) X(reduce_scatter) X(all_to_all) X(gather) X(scatter) X(send) X(recv)
 enum class CollectiveOp : int64_t {
 #define X(op) op,
   MAYA_COLLECTIVE_OPS(X)
