@@ -99,7 +99,8 @@ def steady_gaps(ranks: Sequence[GapSamples]) -> SteadyGaps:
 
     What disturbs a host (other processes in its caches, a core that is shared, collections of garbage) only
     adds time, and lasts longer than a few calls. So the calls that every execution makes are cut into
-    stretches of `STRETCH_NS`, and each stretch is taken as it was in the execution in which it took least.
+    stretches of `STRETCH_NS`, and each stretch is taken as it was in one execution, the lower quartile. (The
+    fastest would depend on how many there are.)
     A call that only some executions make has the median of its gaps, and a thread slept before a call where
     it did so in the majority of the executions.
     """
@@ -125,7 +126,7 @@ def steady_gaps(ranks: Sequence[GapSamples]) -> SteadyGaps:
         of_call = place[group]
         samples_ns = np.empty((len(common), offsets[-1]), dtype=np.int64)
         samples_ns[of_call[of_call >= 0], execution[of_call >= 0]] = gap_ns[of_call >= 0]
-        result_ns[common] = _least_by_stretch(samples_ns, result_ns[common], thread[first[common]])
+        result_ns[common] = _undisturbed(samples_ns, result_ns[common], thread[first[common]])
     return SteadyGaps(
         call=call, gap_ns=result_ns, is_blocked=2 * np.bincount(group, weights=is_blocked) >= counts
     )
@@ -138,12 +139,14 @@ def _medians(values: np.ndarray, group: np.ndarray, counts: np.ndarray) -> np.nd
     return (ordered[starts + (counts - 1) // 2] + ordered[starts + counts // 2]) // 2
 
 
-def _least_by_stretch(samples_ns: np.ndarray, median_ns: np.ndarray, thread: np.ndarray) -> np.ndarray:
-    """For each row of int64[calls, executions] its value in the execution that was fastest around it."""
+def _undisturbed(samples_ns: np.ndarray, median_ns: np.ndarray, thread: np.ndarray) -> np.ndarray:
+    """For each row of int64[calls, executions] its value in the execution chosen for its stretch."""
     before_ns = np.cumsum(median_ns) - median_ns
     begins_thread = np.r_[True, thread[1:] != thread[:-1]]
     thread_begin_ns = before_ns[begins_thread][np.cumsum(begins_thread) - 1]
     stretch = (before_ns - thread_begin_ns) // STRETCH_NS
     begins = np.r_[True, (stretch[1:] != stretch[:-1]) | begins_thread[1:]]
-    fastest = np.add.reduceat(samples_ns, np.flatnonzero(begins), axis=0).argmin(axis=1)
-    return samples_ns[np.arange(len(samples_ns)), fastest[np.cumsum(begins) - 1]]
+    sums_ns = np.add.reduceat(samples_ns, np.flatnonzero(begins), axis=0)
+    quartile = sums_ns.shape[1] // 4
+    chosen = np.argpartition(sums_ns, quartile, axis=1)[:, quartile]
+    return samples_ns[np.arange(len(samples_ns)), chosen[np.cumsum(begins) - 1]]

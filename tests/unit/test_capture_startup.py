@@ -78,7 +78,7 @@ def session(tmp_path, monkeypatch):
         raise Stopped
 
     monkeypatch.setattr(Session, "stop_program", stop)
-    monkeypatch.setattr(iterations, "_REPEATS_S", 0.0)
+    monkeypatch.setattr(iterations, "_REPEATS_CPU_S", 0.0)
     return Session(
         trace_dir=str(tmp_path),
         rank=1,
@@ -122,7 +122,7 @@ def test_iterations_are_steps_of_the_first_optimizer(session):
 
 
 def test_short_iterations_are_repeated_for_their_host_gaps(session, monkeypatch):
-    monkeypatch.setattr(iterations, "_REPEATS_S", 1.0)
+    monkeypatch.setattr(iterations, "_REPEATS_CPU_S", 1.0)
     monkeypatch.setattr(iterations, "_MAX_REPEATS", 7)
     counter = IterationCounter(FakeCuda(session.emulator), session)
     with pytest.raises(Stopped):

@@ -10,7 +10,8 @@ from .operator_ranges import OperatorRanges
 from .session import Session
 
 _POLL_S = 0.5
-_REPEATS_S = 2.0
+_REPEATS_CPU_S = 2.0
+_REPEATS_S = 20.0
 _MAX_REPEATS = 97
 
 
@@ -19,7 +20,8 @@ class IterationCounter:
 
     The iteration after the warm-up announces its operators with their input sizes as NVTX ranges, which slows
     the host, so the iterations from which host gaps are taken come after it. Those asked for are followed by
-    repeats, as many as fit in `_REPEATS_S`, that serve the host gaps alone (mark ``repeats``).
+    repeats that serve the host gaps alone (mark ``repeats``): as many as fit in `_REPEATS_CPU_S` of CPU time,
+    which does not depend on how many ranks share a core, and in `_REPEATS_S`.
     """
 
     def __init__(self, torch: ModuleType, session: Session) -> None:
@@ -29,7 +31,7 @@ class IterationCounter:
         self._ranges = OperatorRanges(torch, session.emulator)
         self._peaks = {"peak_allocated_bytes": 0, "peak_reserved_bytes": 0}
         self.num_optimizers = 0
-        self._step_s = 0.0  # when the newest step ended
+        self._step_s = (0.0, 0.0)  # when the newest step ended, by the wall clock and the process's CPU clock
         self._num_repeats = 0
 
     def on_step(self, optimizer: object, args: object, kwargs: object) -> None:
@@ -49,15 +51,18 @@ class IterationCounter:
         elif num_plain == 0:
             self._ranges.end()
         elif num_plain == 1:
-            fitting = int(_REPEATS_S / (time.monotonic() - self._step_s))
-            session.propose("repeats", min(fitting, _MAX_REPEATS))
+            session.propose("repeats", self._num_fitting_repeats())
         if num_plain == session.iterations:
             self._num_repeats = session.agreed("repeats")
             session.emulator.mark("repeats", self._num_repeats)
         if num_plain == session.iterations + self._num_repeats:
             session.emulator.mark("stop", 0)
             session.stop_program()
-        self._step_s = time.monotonic()
+        self._step_s = _clocks_s()
+
+    def _num_fitting_repeats(self) -> int:
+        wall_s, cpu_s = (now - then for now, then in zip(_clocks_s(), self._step_s, strict=True))
+        return min(int(_REPEATS_CPU_S / cpu_s), int(_REPEATS_S / wall_s), _MAX_REPEATS)
 
     def mark_peaks(self) -> None:
         """Marks the peaks of PyTorch's allocator over the whole run, also where the program resets them."""
@@ -68,6 +73,10 @@ class IterationCounter:
             name = f"peak_{kind}_bytes"
             self._peaks[name] = max(self._peaks[name], stats[f"{kind}_bytes"]["all"]["peak"])
             self._session.emulator.mark(name, self._peaks[name])
+
+
+def _clocks_s() -> tuple[float, float]:
+    return time.monotonic(), time.process_time()
 
 
 def count_iterations(torch: ModuleType, session: Session) -> IterationCounter:
