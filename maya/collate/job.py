@@ -21,7 +21,7 @@ class Communicator:
 
 @dataclass(kw_only=True, slots=True)
 class RankTrace:
-    """The steady iterations of one captured rank, with medians of host gaps over the iterations.
+    """The steady iterations of one captured rank, with host gaps as in host_gaps.py.
 
     ``ops`` has one row per record that matters to the timeline, in global call order, with columns kind (str,
     a kind of native/trace/format.h), thread (int), flags (int), gap_ns (int64), stream (int64, -1 where the
