@@ -16,6 +16,10 @@ include: "workflow/rules/simulate.smk"
 include: "workflow/rules/report.smk"
 
 
+onstart:
+    lock_directory()
+
+
 rule all:
     """The report of the chosen sweep."""
     default_target: True

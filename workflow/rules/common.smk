@@ -1,6 +1,8 @@
 """What the rules share: the jobs of the sweep, and the builtin values that go into params."""
 
+import fcntl
 from dataclasses import replace
+from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 
@@ -56,3 +58,15 @@ def gpu_of_job(job_id):
 def gpu_facts(gpu):
     """The facts of a GPU as builtin values: a changed fact trains its estimators again."""
     return next(job_to_dict(job)["gpu"] for job in JOBS.values() if job.gpu.name == gpu)
+
+
+def lock_directory():
+    """Keeps a second run out of this directory for as long as this process lives."""
+    global directory_lock  # closed, and with it unlocked, when the process ends, however it does
+    directory_lock = Path(".snakemake/run.lock").open("w")
+    try:
+        fcntl.flock(directory_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise WorkflowError(
+            f"Another run is at work in {Path.cwd()}. Wait for its end, or stop it."
+        ) from None
