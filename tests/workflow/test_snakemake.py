@@ -1,8 +1,11 @@
 """The workflow: plans for every sweep, clear errors, and a small sweep from end to end."""
 
+import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pandas as pd
@@ -12,25 +15,43 @@ ROOT = Path(__file__).parents[2]
 SWEEPS = sorted(path.stem for path in (ROOT / "config" / "sweep").glob("*.yaml"))
 
 
+def command(*arguments: str, directory: Path) -> list[str]:
+    return [
+        sys.executable,
+        "-m",
+        "snakemake",
+        "--snakefile",
+        str(ROOT / "Snakefile"),
+        "--workflow-profile",
+        str(ROOT / "profiles" / "default"),
+        "--directory",
+        str(directory),
+        "--cores",
+        "2",
+        *arguments,
+    ]
+
+
 def snakemake(*arguments: str, directory: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "snakemake",
-            "--snakefile",
-            str(ROOT / "Snakefile"),
-            "--workflow-profile",
-            str(ROOT / "profiles" / "default"),
-            "--directory",
-            str(directory),
-            "--cores",
-            "2",
-            *arguments,
-        ],
-        capture_output=True,
-        text=True,
-    )
+    return subprocess.run(command(*arguments, directory=directory), capture_output=True, text=True)
+
+
+def kill_after_first_capture(*arguments: str, directory: Path) -> None:
+    """Starts a run, tries a second one beside it, and kills the first with no chance to clean up."""
+    with (directory / "killed.log").open("w") as log:
+        run = subprocess.Popen(
+            command(*arguments, directory=directory), stdout=log, stderr=log, start_new_session=True
+        )
+    try:
+        deadline = time.monotonic() + 120
+        while not any(directory.glob("results/traces/*/manifest.json")):
+            assert run.poll() is None and time.monotonic() < deadline, (directory / "killed.log").read_text()
+            time.sleep(0.1)
+        second = snakemake(*arguments, directory=directory)
+        assert second.returncode != 0 and "Another run is at work" in second.stdout + second.stderr
+    finally:
+        os.killpg(run.pid, signal.SIGKILL)
+        run.wait()
 
 
 @pytest.mark.parametrize("sweep", SWEEPS)
@@ -57,10 +78,13 @@ def test_a_wrong_key_or_value_is_named_without_a_traceback(config, expected, tmp
 
 
 @pytest.mark.emulator
-def test_a_sweep_runs_to_its_report_and_a_second_run_does_nothing(tmp_path):
+def test_a_killed_sweep_continues_to_its_report_and_another_run_does_nothing(tmp_path):
     config = ("--config", "sweep=tiny", "overrides=[gpu=h100_sxm]")
+    kill_after_first_capture(*config, directory=tmp_path)
     first = snakemake(*config, directory=tmp_path)
-    assert first.returncode == 0, first.stdout + first.stderr
+    output = first.stdout + first.stderr
+    assert first.returncode == 0, output
+    assert output.count("(Rule: capture)") < 3
     table = pd.read_csv(tmp_path / "results" / "tiny" / "table.csv")
     assert len(table) == 3 and (table["iteration_time_s"] > 0).all() and not table["oom"].any()
     assert (table["peak_memory_bytes"] > 0).all()
