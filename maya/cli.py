@@ -19,13 +19,16 @@ if TYPE_CHECKING:
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
-EXIT_TERMINATED = 143  # 128 + SIGTERM
+EXIT_SIGNALLED = 128  # plus the number of the signal
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    # Batch systems end a job with SIGTERM: unwind, so that ranks are stopped and scratch folders removed.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(EXIT_TERMINATED))
+    # Batch systems end a job with SIGTERM, closed terminals with SIGHUP: unwind, so that ranks are stopped
+    # and scratch folders removed.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, lambda number, frame: sys.exit(EXIT_SIGNALLED + number))
     logging.basicConfig(format="maya: %(levelname)s: %(message)s", level=logging.WARNING, stream=sys.stderr)
     options, command = _split_command(list(sys.argv[1:] if argv is None else argv))
     args = _parser().parse_args(options)
@@ -48,7 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.close()  # the reader of stdout has left, as in `maya trace FILE | head`
         return EXIT_FAILED
     except OSError as error:
-        print(f"maya {args.stage}: {error.filename}: {error.strerror}", file=sys.stderr)
+        text = f"{error.filename}: {error.strerror}" if error.filename is not None else str(error)
+        print(f"maya {args.stage}: {text}", file=sys.stderr)
         return EXIT_FAILED
     return 0
 
@@ -239,6 +243,7 @@ def _training_run(args: argparse.Namespace) -> "TrainingRun":
 
 
 def _predict(args: argparse.Namespace) -> None:
+    _check_folders(args.json, args.timeline)
     run = _training_run(args)
     from maya.display import print_prediction, progress_display
     from maya.predict import predict
@@ -283,6 +288,7 @@ def _simulate(args: argparse.Namespace) -> None:
     from maya.predict import simulate_job
     from maya.simulator.summary import write_summary
 
+    _check_folders(args.json, args.timeline)
     job = read_job(args.job)
     gpu, cluster, _ = compose_target([f"cluster={args.cluster}", f"gpu={job.gpu}", *args.overrides])
     with progress_display() as progress:
@@ -344,6 +350,13 @@ def _emulator(args: argparse.Namespace) -> None:
     from maya.capture.build_emulator import emulator_dir
 
     print(emulator_dir())
+
+
+def _check_folders(*files: Path | None) -> None:
+    """Finds out before the work and not after it that a result cannot be written."""
+    for file in files:
+        if file is not None and not file.parent.is_dir():
+            raise ConfigError(f"{file}: there is no folder {file.parent}. Make it, or choose another file.")
 
 
 def _say_written(*paths: Path | None) -> None:

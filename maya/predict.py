@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from maya.config.identity import content_id
 from maya.config.schema import ClusterConfig, GpuConfig
+from maya.errors import SimulationError
 from maya.paths import cache_dir, source_digest
 from maya.training_run import Progress, TrainingRun, capture_run
 
@@ -101,10 +102,19 @@ def predict(
 def simulate_job(
     job: "Job", gpu: GpuConfig, cluster: ClusterConfig, *, timeline: Path | None, progress: Progress
 ) -> "Summary":
-    """Annotate, simulate and summarise a collated job. Returns: the summary."""
+    """Annotate, simulate and summarise a collated job. Returns: the summary.
+
+    Raises: SimulationError where no rank uses its GPU.
+    """
+    from maya.collate.iterations import DEVICE_KINDS
     from maya.estimators import annotate, load_estimator
     from maya.simulator import simulate, summarise, write_chrome_trace
 
+    if not any(rank.ops["kind"].isin(DEVICE_KINDS).any() for rank in job.ranks):
+        raise SimulationError(
+            "No rank uses a GPU in its iterations, so there is no time to predict. Check that the program "
+            "puts its model and data on the device `cuda`."
+        )
     progress("estimators", 0, 1)
     estimator = load_estimator(ensure_estimator(gpu))
     progress("predict durations", 0, 1)

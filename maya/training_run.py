@@ -88,9 +88,13 @@ def run_of_command(
 
 
 def resolve_mode(run: TrainingRun) -> str:
-    """linked or solo: what `auto` means for a run."""
+    """linked or solo: what `auto` means for a run. Ranks that the command starts itself run together."""
+    from maya.capture.command import parse_command
+
     if run.capture.mode != "auto":
         return run.capture.mode
+    if parse_command(run.command).launcher == "foreign":
+        return "linked"
     return "linked" if run.world_size <= run.capture.max_linked_ranks else "solo"
 
 

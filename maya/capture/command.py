@@ -4,14 +4,16 @@ import argparse
 import os
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, NoReturn
 
 from maya.errors import ConfigError
 
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _PYTHON_NAME = re.compile(r"python(3(\.\d+)?)?")
 _SPAWN_CALL = re.compile(r"^[^#\n]*\b(mp|multiprocessing)\.(spawn|start_processes)\(", re.MULTILINE)
+_PROCESS_CALL = re.compile(r"^[^#\n]*\bProcess\(\s*target=", re.MULTILINE)
 _TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
 
 TargetKind = Literal["script", "module", "executable"]
@@ -41,10 +43,10 @@ class Command:
 
     ``launcher`` "python" is one process, or one per rank when a world size is given besides; "torchrun" is
     one per rank, started here in place of torchrun; "foreign" is run as it is, and its children are the
-    ranks (other launchers, and scripts that call ``mp.spawn``). ``interpreter`` starts Python with the
-    options given; ``is_own_python`` says that it is the running interpreter without options that matter, so
-    that ranks may be forked from a warm process. ``num_nodes`` is None where the command does not tell its
-    world size, ``procs_per_node`` where it is one per GPU.
+    ranks (other launchers, and scripts that start processes themselves). ``interpreter`` starts Python with
+    the options given; ``is_own_python`` says that it is the running interpreter without options that matter,
+    so that ranks may be forked from a warm process. ``num_nodes`` is None where the command does not tell
+    its world size, ``procs_per_node`` where it is one per GPU. ``env`` holds the variables set in front.
     """
 
     launcher: Literal["python", "torchrun", "foreign"]
@@ -54,6 +56,7 @@ class Command:
     is_own_python: bool = False
     num_nodes: int | None = None
     procs_per_node: int | None = None
+    env: dict[str, str] = field(default_factory=dict)
 
     def world_size(self, gpus_per_node: int) -> int:
         """World size that the command asks for on nodes of ``gpus_per_node`` GPUs."""
@@ -71,6 +74,28 @@ def parse_command(argv: tuple[str, ...]) -> Command:
     Raises:
         ConfigError: an incomplete command, or a torchrun option that torchrun does not have.
     """
+    env, argv = _split_environment(argv)
+    command = _parse_program(argv)
+    # It chooses among devices of a real node; the emulated one has as many as there are processes on it.
+    visible_devices = env.pop("CUDA_VISIBLE_DEVICES", None)
+    procs_per_node = command.procs_per_node
+    if procs_per_node is None and visible_devices:
+        procs_per_node = len(visible_devices.split(","))
+    return replace(command, procs_per_node=procs_per_node, env=env)
+
+
+def _split_environment(argv: tuple[str, ...]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Splits ``A=1 B=2 python train.py`` into variables and the rest, also with ``env`` in front."""
+    begin = 1 if Path(argv[0]).name == "env" and len(argv) > 1 and not argv[1].startswith("-") else 0
+    end = begin
+    while end < len(argv) and _ASSIGNMENT.match(argv[end]):
+        end += 1
+    if end == len(argv):
+        raise ConfigError(f"`{' '.join(argv)}` sets variables and runs nothing. Add the training command.")
+    return dict(text.split("=", 1) for text in argv[begin:end]), argv[end:]
+
+
+def _parse_program(argv: tuple[str, ...]) -> Command:
     name = Path(argv[0]).name
     if name == "torchrun":
         python = _resolve_interpreter(
@@ -104,7 +129,10 @@ def parse_command(argv: tuple[str, ...]) -> Command:
 
 def _spawns_ranks(script: Path) -> bool:
     """Whether a script starts one process per GPU of its node itself, as PyTorch's own tutorials do."""
-    return script.is_file() and _SPAWN_CALL.search(script.read_text(errors="replace")) is not None
+    text = script.read_text(errors="replace") if script.is_file() else ""
+    # Other processes may be anything, e.g. loaders of data, unless they make process groups.
+    makes_groups = "init_process_group(" in text
+    return bool(_SPAWN_CALL.search(text) or (makes_groups and _PROCESS_CALL.search(text)))
 
 
 def _resolve_interpreter(name: str) -> str:

@@ -2,6 +2,7 @@
 
 import math
 import os
+import sys
 from pathlib import Path
 
 from maya.capture.spec import CaptureSpec
@@ -11,6 +12,8 @@ from maya.errors import CaptureError
 LIBRARY_NAME = "libmaya_emulator.so"
 STARTUP_DIR = Path(__file__).parent / "startup"
 """Put on PYTHONPATH, so that its ``sitecustomize`` runs in every Python process below the capture."""
+TOOLS_DIR = Path(__file__).parent / "tools"
+"""Last on PATH: programs that come with a driver."""
 
 # Fields of GpuConfig that the emulator turns into device properties.
 _GPU_PROPERTIES = (
@@ -61,6 +64,9 @@ def common_environment(
     _prepend(env, "LD_PRELOAD", LIBRARY_NAME)
     _prepend(env, "LD_LIBRARY_PATH", str(emulator_dir))
     _prepend(env, "PYTHONPATH", str(STARTUP_DIR))
+    # Launchers and shell scripts find the interpreter that Maya runs in, and what is missing without a GPU.
+    _prepend(env, "PATH", str(Path(sys.executable).parent))
+    env["PATH"] += os.pathsep + str(TOOLS_DIR)
     cache = Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "maya" / spec.gpu.name
     env.update(
         NVTX_INJECTION64_PATH=str(emulator_dir / LIBRARY_NAME),
@@ -73,7 +79,8 @@ def common_environment(
         MAYA_MODE=spec.mode,
         MAYA_WORLD_SIZE=str(spec.world_size),
         MAYA_EXCHANGE=str(exchange),
-        MAYA_EXCHANGE_TIMEOUT_S=str(math.ceil(spec.capture.timeout_s)),
+        # Less than the capture has: the rank that waits in vain can tell for whom, the capture cannot.
+        MAYA_EXCHANGE_TIMEOUT_S=str(math.ceil(spec.capture.timeout_s / 2)),
         MAYA_STRICT="1" if spec.capture.strict else "0",
         MAYA_ITERATIONS=f"{spec.capture.warmup_iterations},{spec.capture.iterations}",
     )

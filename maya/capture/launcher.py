@@ -16,7 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,11 @@ Progress = Callable[[int, int], None]
 """Called with the number of ranks that are done and of all ranks to capture."""
 
 _STRICT_EXIT_CODE = 86  # native/emulator/recorder.cpp
+_EXCHANGE_EXIT_CODE = 87  # native/emulator/exchange.h
+_FOLLOWER_EXIT_CODE = 88  # of a rank that stops because another one ended with the code above
 _GRACE_S = 0.5  # in which the peers of a failed rank may fail too; the cause is picked among them
 _LOG_TAIL_LINES = 15
+_TERMINATING = (signal.SIGTERM, signal.SIGHUP)
 _LAUNCHER = -1  # number of the one process of a foreign launcher
 
 _log = logging.getLogger(__name__)
@@ -50,6 +53,7 @@ def capture(spec: CaptureSpec, progress: Progress | None = None) -> Manifest:
         CaptureError: the program failed, or did not end in time.
     """
     command = parse_command(spec.command)
+    spec = replace(spec, env=spec.env | command.env)
     _check(spec, command)
     spec.output_dir.parent.mkdir(parents=True, exist_ok=True)
     work_dir = Path(tempfile.mkdtemp(dir=spec.output_dir.parent, prefix=f".{spec.output_dir.name}."))
@@ -78,7 +82,10 @@ def capture(spec: CaptureSpec, progress: Progress | None = None) -> Manifest:
 
 @contextlib.contextmanager
 def _terminate_by_exception() -> Iterator[None]:
-    """Lets SIGTERM, as workflow managers send it, unwind the stack, so that no rank survives the capture."""
+    """Lets SIGTERM, as workflow managers send it, unwind the stack, so that no rank survives the capture.
+
+    So does SIGHUP, as a closed terminal sends it, unless it is ignored (``nohup``).
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -86,11 +93,13 @@ def _terminate_by_exception() -> Iterator[None]:
     def terminate(number: int, frame: object) -> None:
         raise SystemExit(128 + number)
 
-    previous = signal.signal(signal.SIGTERM, terminate)
+    caught = [number for number in _TERMINATING if signal.getsignal(number) is not signal.SIG_IGN]
+    previous = {number: signal.signal(number, terminate) for number in caught}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 @dataclass
@@ -291,14 +300,16 @@ class _Run:
             result for result in results if not result.exit_code and not self._trace(result.rank).exists()
         ]
         if failed:
-            first = failed[0]
+            first = next((r for r in failed if r.exit_code != _FOLLOWER_EXIT_CODE), failed[0])
             assert first.exit_code is not None
             advice = "Check that the program runs by itself with these arguments."
             if first.exit_code == _STRICT_EXIT_CODE:
                 advice = "The call named there is not emulated. Without capture.strict it gets an error code."
             what = f"Rank {first.rank} {_describe_exit(first.exit_code)}"
+            if first.exit_code == _EXCHANGE_EXIT_CODE:
+                what = f"Rank {first.rank} does not meet its peers in a collective"
             if first.error:
-                what += f": {first.error}"
+                what += f": {first.error.rstrip('.')}"
         elif unused:
             first = unused[0]
             what, advice = f"Rank {first.rank} ended without using a GPU", "Check what the program asks for."

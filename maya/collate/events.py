@@ -40,6 +40,7 @@ def read_events(path: Path) -> RankEvents:
     """
     groups: list[Group] = []
     store_keys: dict[int, str] = {}
+    is_complete = False
     try:
         for line in path.read_text().splitlines():
             event = json.loads(line)
@@ -49,12 +50,16 @@ def read_events(path: Path) -> RankEvents:
                 )
             elif event["type"] == "unique_id":
                 store_keys[event["hash"]] = event["key"]
+            elif event["type"] == "end":
+                is_complete = True
     except FileNotFoundError:
         raise TraceError(
             f"{path} is missing, so the capture is not complete. Capture the job again."
         ) from None
     except (ValueError, KeyError, TypeError) as error:
         raise TraceError(f"{path} is damaged ({error}). Capture the job again.") from None
+    if not is_complete:
+        raise TraceError(f"{path} ends before its last event. Capture the job again.")
     return RankEvents(groups=tuple(groups), store_keys=store_keys)
 
 

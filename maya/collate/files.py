@@ -52,21 +52,29 @@ def read_job(path: Path) -> Job:
     """Reads a job that `write_job` wrote.
 
     Raises:
-        TraceError: the folder holds none, or one of another version.
+        TraceError: the folder holds none, a damaged one, or one of another version.
     """
     try:
         header: dict[str, Any] = json.loads((path / FILE_NAME).read_text())
+        version = header["schema_version"]
     except FileNotFoundError:
         raise TraceError(
             f"{path} holds no collated job ({FILE_NAME} is missing). Collate the traces first."
         ) from None
-    except ValueError:
+    except (ValueError, KeyError, TypeError):
         raise TraceError(f"{path / FILE_NAME} is damaged. Collate the traces again.") from None
-    if header["schema_version"] != SCHEMA_VERSION:
+    if version != SCHEMA_VERSION:
         raise TraceError(
-            f"{path} has job schema version {header['schema_version']}, and this Maya reads "
-            f"{SCHEMA_VERSION}. Collate the traces again."
+            f"{path} has job schema version {version}, and this Maya reads {SCHEMA_VERSION}. "
+            "Collate the traces again."
         )
+    try:
+        return _read_tables(path, header)
+    except (OSError, ValueError, KeyError, TypeError) as error:  # as pyarrow's errors are, too
+        raise TraceError(f"{path} is damaged ({error}). Collate the traces again.") from None
+
+
+def _read_tables(path: Path, header: dict[str, Any]) -> Job:
     return Job(
         world_size=header["world_size"],
         gpus_per_node=header["gpus_per_node"],

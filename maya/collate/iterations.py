@@ -92,6 +92,11 @@ def _periods(trace: Trace) -> np.ndarray:
     )
     keys = record_keys(trace, positions)
     period, covered = _decoder.repeated_suffix(keys)
+    if not len(positions):
+        raise TraceError(
+            f"Trace {trace.path} has no device operations. Check that the program puts its model and data on "
+            "the device `cuda`, in this process and not in one that it starts."
+        )
     if period == 0:
         raise TraceError(
             f"Trace {trace.path} has no iteration marks, as no optimizer of torch.optim stepped, and its "

@@ -238,7 +238,7 @@ void Wait::step() {
   if (const int failed = Mailbox::instance().header().failed_rank.load(std::memory_order_relaxed)) {
     warn("rank %d stops, since rank %d has ended the exchange of payloads (see its message).", global_rank(),
          failed - 1);
-    _exit(kExitCode);
+    _exit(kFollowerExitCode);
   }
 }
 

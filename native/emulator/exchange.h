@@ -73,8 +73,10 @@ class Wait {
   int64_t deadline_ns_;
 };
 
-// Prints the diagnosis and ends the process with exit code 87, and all ranks that wait on this mailbox.
+// Prints the diagnosis and ends the process with exit code 87, and all ranks that wait on this mailbox
+// with 88.
 [[noreturn]] void fail(const std::string& diagnosis);
 inline constexpr int kExitCode = 87;
+inline constexpr int kFollowerExitCode = 88;
 
 }  // namespace maya::exchange

@@ -96,7 +96,7 @@ std::string missing_members(const ncclComm& comm, const std::string& action,
          std::to_string(static_cast<int64_t>(exchange::Wait::timeout_s())) +
          " s. On GPUs this program would hang: look for a rank that left early or took another branch. If "
          "the ranks "
-         "are just slow, raise MAYA_EXCHANGE_TIMEOUT_S.";
+         "are just slow, raise capture.timeout_s.";
 }
 
 std::string disagreement(const ncclComm& comm, const exchange::Rendezvous& rendezvous, const Signature& own) {

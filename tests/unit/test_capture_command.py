@@ -98,6 +98,26 @@ def test_scripts_that_spawn_their_ranks_start_one_per_gpu(tmp_path):
     assert command.world_size(gpus_per_node=4) == 4
     script.write_text("# mp.spawn(main) is not used here\n")
     assert parse(f"python {script}").launcher == "python"
+    script.write_text("process = mp.Process(target=work, args=(rank,))\n")
+    assert parse(f"python {script}").launcher == "python"
+    script.write_text(script.read_text() + "dist.init_process_group(backend)\n")
+    assert parse(f"python {script}").launcher == "foreign"
+
+
+@pytest.mark.parametrize("prefix", ["", "env "])
+def test_variables_in_front_of_the_command_are_set(prefix):
+    command = parse(f"{prefix}A=1 B_2=x=y torchrun --nproc-per-node 2 train.py C=3")
+    assert command.env == {"A": "1", "B_2": "x=y"}
+    assert command.launcher == "torchrun"
+    assert command.target.arguments == ("C=3",)
+    assert parse(f"{prefix}A=1 accelerate launch a.py").argv == ("accelerate", "launch", "a.py")
+
+
+def test_visible_devices_count_where_there_is_a_process_for_each():
+    command = parse("CUDA_VISIBLE_DEVICES=2,3 torchrun --nproc-per-node gpu train.py")
+    assert command.world_size(gpus_per_node=8) == 2
+    assert command.env == {}
+    assert parse("CUDA_VISIBLE_DEVICES=2,3 python train.py").world_size(gpus_per_node=8) == 1
 
 
 @pytest.mark.parametrize(
@@ -110,6 +130,7 @@ def test_scripts_that_spawn_their_ranks_start_one_per_gpu(tmp_path):
         ("python", "no script"),
         ("python -m", "no script"),
         ("python -c pass", "python -c"),
+        ("env A=1", "runs nothing"),
     ],
 )
 def test_wrong_commands(text, message):

@@ -1,12 +1,21 @@
 """What ranks find in their environment."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from maya.capture.environment import common_environment, default_num_threads, gpu_properties, rank_environment
+from maya.capture.environment import (
+    TOOLS_DIR,
+    common_environment,
+    default_num_threads,
+    gpu_properties,
+    rank_environment,
+)
 from maya.capture.spec import CaptureSpec
-from maya.config.schema import GpuConfig
+from maya.config.schema import CaptureConfig, GpuConfig
 from maya.errors import ConfigError
 
 GPU = GpuConfig(
@@ -80,6 +89,31 @@ def test_common_environment_extends_and_cleans_the_caller_s():
     assert env["MAYA_NUM_DEVICES"] == "8"
     assert env["X"] == "1"
     assert not {"CUDA_VISIBLE_DEVICES", "RANK", "MAYA_TRACE_DIR"} & env.keys()
+
+
+def test_a_wait_in_vain_ends_before_the_capture_does():
+    env = common_environment(make_spec(capture=CaptureConfig(timeout_s=15)), Path("/emu"), Path("/x"), {})
+    assert env["MAYA_EXCHANGE_TIMEOUT_S"] == "8"
+
+
+def test_launchers_find_the_own_interpreter_and_tools_of_a_driver():
+    env = common_environment(make_spec(), Path("/emu"), Path("/x"), {"PATH": "/usr/bin"})
+    assert env["PATH"].split(os.pathsep) == [str(Path(sys.executable).parent), "/usr/bin", str(TOOLS_DIR)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], "NVIDIA Toy"),
+        (["-L"], "GPU 1: NVIDIA Toy (UUID: GPU-"),
+        (["--query-gpu=index,memory.total,fan.speed", "--format=csv,noheader"], "1, 1024 MiB, [N/A]\n"),
+    ],
+)
+def test_nvidia_smi_shows_the_emulated_gpus(arguments, expected):
+    env = {"PATH": os.environ["PATH"], "MAYA_GPU": gpu_properties(GPU), "MAYA_NUM_DEVICES": "2"}
+    command = [TOOLS_DIR / "nvidia-smi", *arguments]
+    result = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    assert expected in result.stdout
 
 
 def test_caches_of_compiled_kernels_are_apart_for_each_gpu():

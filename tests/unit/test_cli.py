@@ -3,9 +3,12 @@
 import argparse
 import re
 import shlex
+import signal
+import subprocess
+import sys
 
 import pytest
-from trace_writer import TraceWriter
+from trace_writer import TraceWriter, write_job
 
 from maya import cli
 from maya.config import compose_job
@@ -46,6 +49,7 @@ def test_help_shows_an_example_that_parses(stage):
         (["predict", "--cluster", "dgx", "--", "python", "a.py"], 2, "cluster=dgx"),
         (["predict", "--gpu", "a40", "--"], 2, "No training command"),
         (["predict", "--gpu", "a40", "--", "python"], 2, "python"),
+        (["predict", "--json", "absent/a.json", "--", "python", "a.py"], 2, "no folder absent"),
         (["predict", "model=gpt3_18b", "--", "python", "a.py"], 2, "brings its own model"),
         (["predict", "model=gpt3_1_3b", "--world-size", "8"], 2, "--world-size"),
         (["predict", "--world-size", "0", "--", "python", "a.py"], 2, "--world-size 0"),
@@ -110,6 +114,32 @@ def test_auto_mode_depends_on_the_number_of_ranks():
     assert resolve_mode(run_of_job(job)) == "linked"
     assert resolve_mode(run_of_job(compose_job([]))) == "solo"
     assert resolve_mode(run_of_job(compose_job(["capture.mode=linked"]))) == "linked"
+    assert resolve_mode(command_run("torchrun --nproc-per-node 8 a.py")) == "solo"
+    assert resolve_mode(command_run("accelerate launch a.py", world_size=8)) == "linked"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_ending_signals_unwind(number, tmp_path):
+    program = (
+        "import maya.cli, os, signal\n"
+        f"maya.cli._collate = lambda args: os.kill(os.getpid(), {int(number)})\n"
+        "try:\n"
+        "    maya.cli.main(['collate', 'x', '--output', 'y'])\n"
+        "finally:\n"
+        "    print('unwound')\n"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (run.returncode, run.stdout) == (128 + number, "unwound\n")
+
+
+def test_job_that_uses_no_gpu_has_no_time(tmp_path, capsys):
+    writer = TraceWriter()
+    for number in range(1, 5):
+        writer.iteration(number)
+    write_job(tmp_path / "traces", [writer])
+    assert cli.main(["collate", str(tmp_path / "traces"), "--output", str(tmp_path / "job")]) == 0
+    assert cli.main(["simulate", str(tmp_path / "job")]) == cli.EXIT_FAILED
+    assert "No rank uses a GPU" in capsys.readouterr().err
 
 
 def test_trace_prints_records_with_their_fields(tmp_path, capsys):

@@ -259,6 +259,11 @@ def test_program_that_never_repeats_is_refused(tmp_path: Path) -> None:
         collate(write_job(tmp_path, [writer]))
 
 
+def test_program_without_device_operations_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="has no device operations"):
+        collate(write_job(tmp_path, [TraceWriter()]))
+
+
 def test_calls_are_summed_over_ranks(tmp_path: Path) -> None:
     writers = [TraceWriter(rank=0), TraceWriter(rank=1)]
     for writer in writers:

@@ -377,6 +377,25 @@ def test_other_folders_are_no_job(tmp_path: Path) -> None:
         read_job(tmp_path)
 
 
+@pytest.mark.parametrize("damage", ["rank00005/ops.parquet", "rank00005/rank.json", "job.json"])
+@pytest.mark.parametrize("is_missing", [False, True])
+def test_damaged_jobs_are_refused(tmp_path: Path, damage: str, is_missing: bool) -> None:
+    write_collated(collate(solo_job(tmp_path / "traces", [0, 5])), tmp_path / "job")
+    file = tmp_path / "job" / damage
+    file.unlink()
+    if not is_missing:
+        file.write_bytes(b"")
+    with pytest.raises(TraceError, match="Collate the traces"):
+        read_job(tmp_path / "job")
+
+
+def test_cut_events_are_refused(tmp_path: Path) -> None:
+    folder = write_job(tmp_path, [run(TraceWriter(), lambda w: w.kernel("k"))])
+    (folder / "rank00000.events.jsonl").write_text("")
+    with pytest.raises(TraceError, match=r"rank00000\.events\.jsonl ends before its last event"):
+        collate(folder)
+
+
 def test_job_out_of_memory_has_no_iterations(tmp_path: Path) -> None:
     writers = [run(TraceWriter(), lambda w: w.kernel("k"))]
     with pytest.raises(TraceError, match=r"Rank 0 of .* ran out of device memory"):

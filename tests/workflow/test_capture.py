@@ -322,6 +322,32 @@ def test_crash_names_rank_and_log(run, tmp_path):
     assert not (tmp_path / "capture").exists()
 
 
+def test_rank_that_calls_another_collective_is_the_one_named(run):
+    program = """
+        import torch
+        import torch.distributed as dist
+        dist.init_process_group("nccl")
+        x = torch.ones(4, device=f"cuda:{dist.get_rank()}")
+        if dist.get_rank() == 2:
+            dist.broadcast(x, 2)
+        else:
+            dist.all_reduce(x)
+        x.tolist()
+    """
+    with pytest.raises(CaptureError, match=r"does not meet its peers(.|\n)* disagree on a collective"):
+        run(program, "torchrun --nproc-per-node 3 train.py", world_size=3)
+
+
+def test_cpu_group_of_a_rank_alone_carries_ddp_s_construction(run):
+    program = """
+        import torch
+        torch.distributed.init_process_group("gloo")
+        torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
+        torch.zeros(4, device="cuda")
+    """
+    run(program, "torchrun --nproc-per-node 4 train.py", world_size=4, mode="solo", ranks=(0,))
+
+
 def test_timeout_names_the_rank_that_is_stuck(run):
     program = """
         import os, time, torch
@@ -357,10 +383,15 @@ def test_missing_script_and_foreign_folder(run, tmp_path):
 
 def test_other_launchers_start_the_ranks_themselves(run, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
-    manifest = run(DDP, "env torchrun --nproc-per-node 2 train.py", world_size=2)
+    manifest = run(DDP, "nice torchrun --nproc-per-node 2 train.py", world_size=2)
     assert [rank.iterations for rank in manifest.ranks] == [6, 6]
     with pytest.raises(ConfigError, match="solo"):
-        run(DDP, "env torchrun train.py", world_size=2, mode="solo", ranks=(0,))
+        run(DDP, "nice torchrun train.py", world_size=2, mode="solo", ranks=(0,))
+
+
+def test_launcher_of_fewer_ranks_than_said_ends(run):
+    with pytest.raises(CaptureError, match=r"of 3 ranks these used no GPU: \[1, 2\]"):
+        run(ONE_GPU, "nice python train.py --width 8", world_size=3)
 
 
 SPAWN = """

@@ -84,11 +84,16 @@ class Session:
         sys.stdout.flush()
         sys.stderr.flush()
         if self.mode == "linked":
-            while not all(self._done_file(rank).exists() for rank in range(self.world_size)):
+            while not all(self._done_file(rank).exists() for rank in self._started_ranks()):
                 time.sleep(_PEER_POLL_S)
             if self.rank == 0 and self.world_size > 1:
                 time.sleep(_STORE_HOST_LINGERS_S)
         os._exit(0)
+
+    def _started_ranks(self) -> list[int]:
+        """A command that starts its ranks itself may start fewer than the world size that it was given."""
+        ranks = range(self.world_size)
+        return [rank for rank in ranks if Path(self.trace_dir, f"rank{rank:05d}.events.jsonl").exists()]
 
     def _done_file(self, rank: int) -> Path:
         return Path(self.trace_dir, f"rank{rank:05d}.done")

@@ -209,7 +209,7 @@ def _replace_rendezvous(rendezvous: Any, store_class: type) -> None:
 
 def _replace_gloo(c10d: Any) -> None:
     """Gloo connects to its peers when it is made; PyTorch's fake group answers with the rank's own data."""
-    from torch._C._distributed_c10d import FakeProcessGroup
+    from torch._C._distributed_c10d import FakeProcessGroup, Logger
 
     def create(options: Any, backend_options: object) -> Any:
         return FakeProcessGroup._create_internal(options.group_rank, options.group_size)
@@ -217,6 +217,8 @@ def _replace_gloo(c10d: Any) -> None:
     backend = c10d.Backend
     backend._ensure_backend_registered(backend.GLOO)
     backend._plugins["GLOO"] = backend._BackendPlugin(create, True)
+    # DDP's telemetry casts a group of this name to the class that is replaced here.
+    Logger.set_construction_data_and_log = lambda *args: None  # type: ignore[method-assign]
 
 
 def _keep_own_objects(distributed: Any) -> None:

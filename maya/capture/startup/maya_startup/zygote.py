@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 import traceback
+from pathlib import Path
 from typing import Any
 
 from .program import run_program
@@ -54,6 +55,8 @@ def serve(descriptor: int) -> None:
                     _send(channel, ended=number, exit_code=os.waitstatus_to_exitcode(status))
     for process_id in numbers:
         os.killpg(process_id, signal.SIGKILL)
+    if "MAYA_EXCHANGE" in os.environ:  # still there if the capture was killed
+        Path(os.environ["MAYA_EXCHANGE"]).unlink(missing_ok=True)
 
 
 def _send(channel: socket.socket, **message: object) -> None:
