@@ -33,6 +33,9 @@ GPU = GpuConfig(
     nccl_bytes_per_communicator=64 << 20,
 )
 
+MIN_ITERATIONS = 6
+"""Two to warm up, one with operator ranges, three to measure; repeats for host gaps follow."""
+
 ONE_GPU = """
     import argparse
     import torch
@@ -217,18 +220,19 @@ def read_groups(folder: Path, rank: int) -> list[tuple[list[int], str]]:
 def test_one_gpu(run, tmp_path, command):
     manifest = run(ONE_GPU, command)
     (rank,) = manifest.ranks
-    assert (rank.status, rank.exit_code, rank.iterations) == ("ok", 0, 6)
+    assert (rank.status, rank.exit_code) == ("ok", 0)
+    assert rank.iterations >= MIN_ITERATIONS
     assert rank.unemulated == {}
     assert rank.calls["cudaLaunchKernel"] > 100
     assert read_manifest(tmp_path / "capture") == manifest
     marks = read_marks(tmp_path / "capture", 0)
-    assert [value for name, value in marks if name == "iteration"] == [1, 2, 3, 4, 5, 6]
+    assert [value for name, value in marks if name == "iteration"] == list(range(1, rank.iterations + 1))
     assert [value for name, value in marks if name == "shapes"] == [1, 0]
     peaks = [value for name, value in marks if name == "peak_allocated_bytes"]
-    assert len(peaks) == 6 and 0 < peaks[-1] < 100 << 20
+    assert len(peaks) == rank.iterations and 0 < peaks[-1] < 100 << 20
     kinds = count_kinds(tmp_path / "capture", 0)
     assert kinds["range_push"] == kinds["range_pop"] > 20
-    assert kinds["gemm"] >= 6 * 4
+    assert kinds["gemm"] >= rank.iterations * 4
     assert kinds["end"] == 1
 
 
@@ -247,7 +251,7 @@ def test_nothing_is_left_of_a_capture_but_its_folder(run, tmp_path):
 
 def test_linked_ranks_exchange_data(run, tmp_path):
     manifest = run(DDP, "torchrun --nproc-per-node 2 train.py", world_size=2)
-    assert [rank.iterations for rank in manifest.ranks] == [6, 6]
+    assert all(rank.iterations >= MIN_ITERATIONS for rank in manifest.ranks)
     for rank in range(2):
         log = (tmp_path / "capture" / "logs" / f"rank{rank:05d}.log").read_text()
         assert "['rank 0', 'rank 1']" in log
@@ -268,10 +272,8 @@ def test_linked_and_solo_ranks_issue_the_same_operations(run, tmp_path):
 
 def test_solo_ranks_of_a_larger_world(run, tmp_path):
     manifest = run(FSDP, "torchrun --nproc-per-node 8 train.py", world_size=8, mode="solo", ranks=(0, 5))
-    assert [(rank.rank, rank.status, rank.iterations) for rank in manifest.ranks] == [
-        (0, "ok", 6),
-        (5, "ok", 6),
-    ]
+    assert [(rank.rank, rank.status) for rank in manifest.ranks] == [(0, "ok"), (5, "ok")]
+    assert all(rank.iterations >= MIN_ITERATIONS for rank in manifest.ranks)
     ids = []
     for rank in (0, 5):
         assert (list(range(8)), "default_pg") in read_groups(tmp_path / "capture", rank)
@@ -384,7 +386,7 @@ def test_missing_script_and_foreign_folder(run, tmp_path):
 def test_other_launchers_start_the_ranks_themselves(run, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
     manifest = run(DDP, "nice torchrun --nproc-per-node 2 train.py", world_size=2)
-    assert [rank.iterations for rank in manifest.ranks] == [6, 6]
+    assert all(rank.iterations >= MIN_ITERATIONS for rank in manifest.ranks)
     with pytest.raises(ConfigError, match="solo"):
         run(DDP, "nice torchrun train.py", world_size=2, mode="solo", ranks=(0,))
 
@@ -422,4 +424,4 @@ def test_script_that_spawns_its_ranks(run):
     manifest = run(
         SPAWN, "python train.py", world_size=2, gpus_per_node=2, env={"TEST_PORT": str(_free_port())}
     )
-    assert [rank.iterations for rank in manifest.ranks] == [6, 6]
+    assert all(rank.iterations >= MIN_ITERATIONS for rank in manifest.ranks)

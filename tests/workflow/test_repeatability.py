@@ -50,6 +50,7 @@ def other_core_busy() -> Iterator[None]:
 
 def run(folder: Path, name: str, mode: str) -> dict[str, Any]:
     """Predicts a job and keeps its traces; returns what `--json` wrote."""
+    folder.mkdir()
     output = folder / "out.json"
     options = ("--gpu", "h100_sxm", "--mode", mode, "--trace-dir", str(folder / "traces"))
     assert cli.main(["predict", *options, "--json", str(output), *JOBS[name]]) == 0
