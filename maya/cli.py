@@ -5,13 +5,13 @@ Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2
 
 import argparse
 import logging
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from maya.errors import ConfigError, MayaError
+from maya.signals import unwind_when_terminated
 
 if TYPE_CHECKING:
     from maya.training_run import TrainingRun
@@ -19,16 +19,10 @@ if TYPE_CHECKING:
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
-EXIT_SIGNALLED = 128  # plus the number of the signal
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    # Batch systems end a job with SIGTERM, closed terminals with SIGHUP: unwind, so that ranks are stopped
-    # and scratch folders removed.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
-            signal.signal(number, lambda number, frame: sys.exit(EXIT_SIGNALLED + number))
     logging.basicConfig(format="maya: %(levelname)s: %(message)s", level=logging.WARNING, stream=sys.stderr)
     options, command = _split_command(list(sys.argv[1:] if argv is None else argv))
     args = _parser().parse_args(options)
@@ -37,7 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_USAGE
     args.command = command
     try:
-        args.run(args)
+        with unwind_when_terminated():
+            args.run(args)
     except ConfigError as error:
         print(f"maya {args.stage}: {error}", file=sys.stderr)
         return EXIT_USAGE

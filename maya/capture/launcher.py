@@ -1,6 +1,5 @@
 """Running the ranks of one capture and bringing their results together."""
 
-import contextlib
 import importlib.metadata
 import importlib.util
 import json
@@ -12,10 +11,9 @@ import shutil
 import signal
 import socket
 import tempfile
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +25,7 @@ from maya.capture.oom import last_out_of_memory
 from maya.capture.processes import PlainProcesses, ProcessPool, Zygote
 from maya.capture.spec import CaptureSpec
 from maya.errors import CaptureError, ConfigError
+from maya.signals import unwind_when_terminated
 
 Progress = Callable[[int, int], None]
 """Called with the number of ranks that are done and of all ranks to capture."""
@@ -36,7 +35,6 @@ _EXCHANGE_EXIT_CODE = 87  # native/emulator/exchange.h
 _FOLLOWER_EXIT_CODE = 88  # of a rank that stops because another one ended with the code above
 _GRACE_S = 0.5  # in which the peers of a failed rank may fail too; the cause is picked among them
 _LOG_TAIL_LINES = 15
-_TERMINATING = (signal.SIGTERM, signal.SIGHUP)
 _LAUNCHER = -1  # number of the one process of a foreign launcher
 
 _log = logging.getLogger(__name__)
@@ -60,7 +58,7 @@ def capture(spec: CaptureSpec, progress: Progress | None = None) -> Manifest:
     work_dir.chmod(0o755)
     begin = time.monotonic()
     try:
-        with _terminate_by_exception():
+        with unwind_when_terminated():
             manifest = _run(spec, command, work_dir, progress or (lambda done, total: None))
         manifest.write(work_dir)
         if spec.output_dir.exists():
@@ -78,28 +76,6 @@ def capture(spec: CaptureSpec, progress: Progress | None = None) -> Manifest:
     finally:
         shutil.rmtree(work_dir, ignore_errors=True)
     return manifest
-
-
-@contextlib.contextmanager
-def _terminate_by_exception() -> Iterator[None]:
-    """Lets SIGTERM, as workflow managers send it, unwind the stack, so that no rank survives the capture.
-
-    So does SIGHUP, as a closed terminal sends it, unless it is ignored (``nohup``).
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def terminate(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    caught = [number for number in _TERMINATING if signal.getsignal(number) is not signal.SIG_IGN]
-    previous = {number: signal.signal(number, terminate) for number in caught}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 @dataclass

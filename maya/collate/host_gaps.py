@@ -99,10 +99,9 @@ def steady_gaps(ranks: Sequence[GapSamples]) -> SteadyGaps:
 
     What disturbs a host (other processes in its caches, a core that is shared, collections of garbage) only
     adds time, and lasts longer than a few calls. So the calls that every execution makes are cut into
-    stretches of `STRETCH_NS`, and each stretch is taken as it was in one execution, the lower quartile. (The
-    fastest would depend on how many there are.)
-    A call that only some executions make has the median of its gaps, and a thread slept before a call where
-    it did so in the majority of the executions.
+    stretches of `STRETCH_NS`, and each stretch is taken as it was in one execution, the lower quartile; the
+    fastest would depend on how many there are. A call that only some executions make has the median of its
+    gaps, and a thread slept before a call where it did so in the majority of the executions.
     """
     offsets = np.cumsum([0, *(int(rank.iteration.max(initial=-1)) + 1 for rank in ranks)])
     execution = np.concatenate([rank.iteration + start for rank, start in zip(ranks, offsets, strict=False)])
