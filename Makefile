@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 REPORT := results/quickstart/report.html
 NATIVE := $(wildcard native/trace/* native/simulator/*)
 
-.PHONY: report setup test test-all lint format bench clean
+.PHONY: report setup test test-all test-frameworks lint format bench clean
 .DEFAULT_GOAL := report
 
 report: setup
@@ -40,6 +40,9 @@ test: setup
 
 test-all: setup
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-frameworks: setup
+	@$(BIN)/python -m pytest tests/frameworks $(PYTEST_ARGS)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from captured_job import device_operations
 
 from maya import cli
 from maya.collate import collate
-from maya.collate.iterations import DEVICE_KINDS
-from maya.collate.job import RankTrace
 
 pytestmark = pytest.mark.emulator
 
@@ -55,18 +54,6 @@ def run(folder: Path, name: str, mode: str) -> dict[str, Any]:
     options = ("--gpu", "h100_sxm", "--mode", mode, "--trace-dir", str(folder / "traces"))
     assert cli.main(["predict", *options, "--json", str(output), *JOBS[name]]) == 0
     return json.loads(output.read_text())
-
-
-def device_operations(rank: RankTrace) -> pd.DataFrame:
-    """What a rank asks of the device in one iteration, in order, with the fields that durations depend on."""
-    rows = rank.ops[rank.ops.kind.isin(DEVICE_KINDS) & (rank.ops.iteration == 0)]
-    details = []
-    for kind, of_kind in rows.groupby("kind"):
-        fields = rank.details[str(kind)].loc[of_kind.index]
-        # Numbers of handles and of communicators depend on who else was captured.
-        fields = fields.drop(columns=["stream", "comm", "communicator"], errors="ignore")
-        details.append(fields.apply(lambda row: tuple(row), axis=1).rename("fields"))
-    return rows[["kind", "stream"]].join(pd.concat(details)).reset_index(drop=True)
 
 
 @pytest.mark.parametrize("name", JOBS)
