@@ -37,7 +37,8 @@ def make_gpu(**changes: Any) -> GpuConfig:
         "hbm_bytes_per_s": 3e12,
         "peak_flops": {"bf16": 1e15, "fp32": 5e13},
         "context_bytes": 500 * 10**6,
-        "nccl_bytes_per_communicator": 100 * 10**6,
+        "nccl_channels": 24,
+        "nccl_channels_per_peer": 32,
         "kernel_gap_us": 0.0,
         "launch_latency_us": 0.0,
     }
@@ -62,7 +63,8 @@ class RankBuilder:
     iteration: int = 0
     peak_allocated_bytes: int = 0
     peak_reserved_bytes: int = 0
-    num_communicators: int = 0
+    peak_device_bytes: int = 0
+    peak_nccl_bytes: int = 0
 
     def add(
         self,
@@ -239,7 +241,8 @@ class RankBuilder:
             num_iterations=self.iteration + 1,
             peak_allocated_bytes=self.peak_allocated_bytes,
             peak_reserved_bytes=self.peak_reserved_bytes,
-            num_communicators=self.num_communicators,
+            peak_device_bytes=self.peak_device_bytes,
+            peak_nccl_bytes=self.peak_nccl_bytes,
         )
         return trace, annotation
 

@@ -32,7 +32,9 @@ _GPU_PROPERTIES = (
     "memory_bus_bits",
     "async_engines",
     "context_bytes",
-    "nccl_bytes_per_communicator",
+    "nccl_channels",
+    "nccl_channels_per_peer",
+    "nccl_nvls_channels",
 )
 _SET_BY_LAUNCHERS = (
     *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT"),

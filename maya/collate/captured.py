@@ -48,7 +48,8 @@ class CapturedRank:
     signature: int  # hash of the device operations of an iteration, without identifiers
     peak_allocated_bytes: int
     peak_reserved_bytes: int
-    num_communicators: int  # of more than one rank
+    peak_device_bytes: int
+    peak_nccl_bytes: int
     gaps: GapSamples
     steady_calls: np.ndarray
 
@@ -195,7 +196,8 @@ def read_rank(rank: int, trace: Trace, cut: Cut) -> CapturedRank:
         steady_calls=gaps.call[is_steady],
         peak_allocated_bytes=int(marks.get("peak_allocated_bytes", 0)),
         peak_reserved_bytes=int(marks.get("peak_reserved_bytes", 0)),
-        num_communicators=int((trace.column("comm_init", "num_ranks") > 1).sum()),
+        peak_device_bytes=int(marks.get("peak_device_bytes", 0)),
+        peak_nccl_bytes=int(marks.get("peak_nccl_bytes", 0)),
     )
 
 

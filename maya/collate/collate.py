@@ -73,7 +73,8 @@ def _rank_trace(rank: CapturedRank, calls: pd.DataFrame, partition: Partition, n
         num_iterations=rank.num_iterations,
         peak_allocated_bytes=rank.peak_allocated_bytes,
         peak_reserved_bytes=rank.peak_reserved_bytes,
-        num_communicators=rank.num_communicators,
+        peak_device_bytes=rank.peak_device_bytes,
+        peak_nccl_bytes=rank.peak_nccl_bytes,
     )
 
 

@@ -96,7 +96,8 @@ _SCALARS = (
     "num_iterations",
     "peak_allocated_bytes",
     "peak_reserved_bytes",
-    "num_communicators",
+    "peak_device_bytes",
+    "peak_nccl_bytes",
 )
 
 

@@ -48,7 +48,8 @@ class RankTrace:
     num_iterations: int
     peak_allocated_bytes: int  # of PyTorch's caching allocator
     peak_reserved_bytes: int
-    num_communicators: int  # NCCL communicators of more than one rank that the rank opened
+    peak_device_bytes: int  # of all that the process took from the device, context left out
+    peak_nccl_bytes: int  # of communicators
 
 
 @dataclass(kw_only=True, slots=True)

@@ -34,7 +34,9 @@ DEVICE_PROPERTIES = (  # fields of GpuConfig that the emulated device shows to a
     "memory_bus_bits",
     "async_engines",
     "context_bytes",
-    "nccl_bytes_per_communicator",
+    "nccl_channels",
+    "nccl_channels_per_peer",
+    "nccl_nvls_channels",
 )
 
 

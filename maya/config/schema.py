@@ -35,7 +35,10 @@ class GpuConfig:
     nvlink_bytes_per_s: float = 0.0  # per GPU and direction, 0 without NVLink
     pcie_bytes_per_s: float = MISSING  # per direction, x16
     context_bytes: int = MISSING  # device memory of a CUDA context with lazy loading
-    nccl_bytes_per_communicator: int = MISSING
+    # NCCL between GPUs of one node: channels of its rings, of messages between two ranks, of NVLink SHARP
+    nccl_channels: int = MISSING
+    nccl_channels_per_peer: int = MISSING
+    nccl_nvls_channels: int = 0
     kernel_gap_us: float = 1.4  # between queued kernels of one stream
     launch_latency_us: float = 8.0  # launch call start to kernel start on an idle GPU
     min_kernel_us: float = 1.3

@@ -15,15 +15,14 @@ class RankMemory:
     peak_allocated_bytes: int  # live tensors, by PyTorch's caching allocator
     peak_reserved_bytes: int  # what that allocator holds from CUDA, cuBLAS workspaces included
     context_bytes: int  # CUDA context and the modules loaded into it
-    nccl_bytes: int  # buffers of the communicators
-    peak_memory_bytes: int  # sum of reserved, context and NCCL
+    nccl_bytes: int  # structures and buffers of the communicators, at their peak
+    peak_memory_bytes: int  # context, and the peak of all that the process took from the device
 
 
 def rank_memory(job: Job, gpu: GpuConfig) -> list[RankMemory]:
     """Peak memory by simulated rank, in the order of ``job.ranks``."""
     result = []
     for trace in job.ranks:
-        nccl_bytes = trace.num_communicators * gpu.nccl_bytes_per_communicator
         result.append(
             RankMemory(
                 rank=trace.rank,
@@ -31,8 +30,8 @@ def rank_memory(job: Job, gpu: GpuConfig) -> list[RankMemory]:
                 peak_allocated_bytes=trace.peak_allocated_bytes,
                 peak_reserved_bytes=trace.peak_reserved_bytes,
                 context_bytes=gpu.context_bytes,
-                nccl_bytes=nccl_bytes,
-                peak_memory_bytes=trace.peak_reserved_bytes + gpu.context_bytes + nccl_bytes,
+                nccl_bytes=trace.peak_nccl_bytes,
+                peak_memory_bytes=gpu.context_bytes + trace.peak_device_bytes,
             )
         )
     return result

@@ -22,7 +22,7 @@ Table& table() {
   return instance;
 }
 
-std::array<std::atomic<int64_t>, kMaxDevices> bytes_used;
+std::array<std::atomic<int64_t>, kMaxDevices> bytes_used, peak_bytes_used;
 
 // Addresses are handed out upwards from here and not used again: a stale pointer faults, and two runs
 // of one program see the same addresses. 2^45 to 2^46 is free in Linux processes. The upper
@@ -31,6 +31,12 @@ constexpr uintptr_t kFirstAddress = 0x2acd'0000'0000;
 std::atomic<uintptr_t> next_address{kFirstAddress};
 
 }  // namespace
+
+void raise_to(std::atomic<int64_t>& peak, int64_t value) {
+  int64_t known = peak.load();
+  while (known < value && !peak.compare_exchange_weak(known, value)) {
+  }
+}
 
 size_t round_to_pages(size_t bytes) {
   return (bytes + kDevicePageBytes - 1) / kDevicePageBytes * kDevicePageBytes;
@@ -85,6 +91,8 @@ Allocation find_allocation(const void* pointer) {
 
 int64_t device_bytes_used(int device) { return bytes_used[static_cast<size_t>(device)].load(); }
 
+int64_t peak_device_bytes_used(int device) { return peak_bytes_used[static_cast<size_t>(device)].load(); }
+
 int64_t device_bytes_capacity(int /*device*/) { return gpu().memory_bytes - gpu().context_bytes; }
 
 bool take_device_bytes(int device, int64_t bytes) {
@@ -93,6 +101,7 @@ bool take_device_bytes(int device, int64_t bytes) {
   do {
     if (before + bytes > device_bytes_capacity(device)) return false;
   } while (!used.compare_exchange_weak(before, before + bytes));
+  raise_to(peak_bytes_used[static_cast<size_t>(device)], before + bytes);
   return true;
 }
 

@@ -1,6 +1,7 @@
 // The address space of the emulated devices and what is left of their memory.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -31,7 +32,10 @@ bool remove_allocation(const void* address, AllocationEntry* entry);
 // Whether an address was handed out by map_pages, now or earlier.
 bool is_emulated_address(uintptr_t address);
 
+void raise_to(std::atomic<int64_t>& peak, int64_t value);
+
 int64_t device_bytes_used(int device);
+int64_t peak_device_bytes_used(int device);  // by this process so far
 int64_t device_bytes_capacity(int device);
 
 }  // namespace maya

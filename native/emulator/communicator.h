@@ -8,6 +8,7 @@
 
 #include "exchange.h"
 #include "nccl_api.h"
+#include "nccl_memory.h"
 
 struct ncclComm {
   int64_t id;         // dense, in the trace
@@ -24,7 +25,7 @@ struct ncclComm {
   int64_t num_collectives = 0;
   std::unordered_map<int, int64_t> num_sent{}, num_received{};  // by peer
 
-  int64_t device_bytes = 0;  // of its buffers
+  maya::nccl::Connections connections{};
 
   std::vector<double> pre_mul_factors{};        // of operator ncclNumOps + i
   maya::exchange::Rendezvous* start = nullptr;  // with the global rank of each member; linked mode only

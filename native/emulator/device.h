@@ -19,7 +19,8 @@ struct GpuProperties {
   int sm_clock_khz, memory_clock_khz, memory_bus_bits;
   int async_engines;
   int64_t context_bytes;  // device memory that a CUDA context takes
-  int64_t nccl_bytes_per_communicator;
+  // Channels of NCCL in a node: of rings, of messages to one peer, of NVLink SHARP (0: without).
+  int nccl_channels, nccl_channels_per_peer, nccl_nvls_channels;
 };
 const GpuProperties& gpu();
 int num_devices();     // visible devices: LOCAL_WORLD_SIZE of the emulated node

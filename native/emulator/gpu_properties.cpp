@@ -134,7 +134,9 @@ Devices read_devices() {
   p.memory_bus_bits = reader.small("memory_bus_bits");
   p.async_engines = reader.small("async_engines");
   p.context_bytes = reader.integer("context_bytes");
-  p.nccl_bytes_per_communicator = reader.integer("nccl_bytes_per_communicator");
+  p.nccl_channels = reader.small("nccl_channels");
+  p.nccl_channels_per_peer = reader.small("nccl_channels_per_peer");
+  p.nccl_nvls_channels = reader.small("nccl_nvls_channels");
   if (!reader.bad_key().empty()) {
     warn("MAYA_GPU: %s is missing or not a number; no device is emulated", reader.bad_key().c_str());
     return devices;

@@ -10,6 +10,7 @@
 #include "communicator.h"
 #include "device.h"
 #include "nccl_group.h"
+#include "nccl_memory.h"
 #include "payloads.h"
 #include "recorder.h"
 #include "recorder_state.h"
@@ -29,9 +30,15 @@ thread_local std::string last_error;
 
 // Records calls that were made together and starts their payloads. Calls of one communicator in one group
 // are one device operation with one sequence number (NCCL src/enqueue.cc, ncclLaunchPrepare).
-void launch_together(const std::vector<CollectiveCall>& calls, bool is_group) {
+// Fails, as NCCL does, where the device has no room for the buffers of a new connection.
+ncclResult_t launch_together(const std::vector<CollectiveCall>& calls, bool is_group) {
   static std::atomic<int64_t> num_launches{0}, num_groups{0};
-  if (calls.empty()) return;
+  if (calls.empty()) return ncclSuccess;
+  for (const CollectiveCall& call : calls) {
+    const auto bytes =
+        static_cast<int64_t>(call.count * element_bytes(static_cast<ncclDataType_t>(call.dtype)));
+    if (!take_connection_bytes(*call.comm, call.op, call.peer, bytes)) return ncclUnhandledCudaError;
+  }
   {
     Call record;
     const int64_t launch = num_launches++;
@@ -50,16 +57,15 @@ void launch_together(const std::vector<CollectiveCall>& calls, bool is_group) {
   }
   UntimedSection moving;
   run_or_capture(calls.front().stream, [calls] { move_payloads(calls); });
+  return ncclSuccess;
 }
 
 }  // namespace
 
-void launch(const CollectiveCall& call) {
-  if (group.depth > 0) {
-    group.calls.push_back(call);
-  } else {
-    launch_together({call}, /*is_group=*/false);
-  }
+ncclResult_t launch(const CollectiveCall& call) {
+  if (group.depth == 0) return launch_together({call}, /*is_group=*/false);
+  group.calls.push_back(call);
+  return ncclSuccess;
 }
 
 ncclResult_t wait_at_group_end(std::function<ncclResult_t()> step) {
@@ -83,8 +89,7 @@ ncclResult_t start(const CollectiveCall& call) {
     return ncclInvalidArgument;
   const bool is_message = call.op == trace::CollectiveOp::send || call.op == trace::CollectiveOp::recv;
   if (call.count == 0 && !is_message) return ncclSuccess;  // as NCCL: empty collectives are discarded
-  launch(call);
-  return ncclSuccess;
+  return launch(call);
 }
 
 bool is_rooted_at_rank(int root, ncclComm_t comm) {
@@ -124,8 +129,8 @@ ncclResult_t ncclGroupEnd() {
       if (const ncclResult_t made = step(); result == ncclSuccess) result = made;
     }
   }
-  nccl::launch_together(calls, /*is_group=*/true);
-  return result;
+  const ncclResult_t launched = nccl::launch_together(calls, /*is_group=*/true);
+  return result == ncclSuccess ? launched : result;
 }
 
 ncclResult_t ncclAllReduce(const void* send, void* receive, size_t count, ncclDataType_t dtype,

@@ -42,23 +42,14 @@ bool is_blocking(const ncclConfig_t* config) { return config == nullptr || confi
 // Null when the device has no room for the buffers, which NCCL reports as a failure of CUDA.
 ncclComm* make_communicator(int64_t unique_id, int num_ranks, int rank, const Origin& origin) {
   static int64_t num_communicators = 0;  // guarded by the open Call
-  Call call;
-  const int device = current_device();
-  const int64_t device_bytes = num_ranks > 1 ? gpu().nccl_bytes_per_communicator : 0;
-  if (!take_device_bytes(device, device_bytes)) {
-    call.record(Kind::out_of_memory,
-                {device_bytes, device_bytes_used(device), device_bytes_capacity(device)});
-    nccl::set_last_error("CUDA error: out of memory (" + std::to_string(device_bytes) +
-                         " bytes for the buffers of a communicator of " + std::to_string(num_ranks) +
-                         " ranks)");
+  auto* comm =
+      new ncclComm{.unique_id = unique_id, .num_ranks = num_ranks, .rank = rank, .device = current_device()};
+  if (!nccl::take_setup_bytes(*comm)) {
+    delete comm;
     return nullptr;
   }
-  auto* comm = new ncclComm{.id = num_communicators++,
-                            .unique_id = unique_id,
-                            .num_ranks = num_ranks,
-                            .rank = rank,
-                            .device = device,
-                            .device_bytes = device_bytes};
+  Call call;
+  comm->id = num_communicators++;
   const int64_t fields[] = {comm->id,      unique_id,    num_ranks,         rank,
                             origin.parent, origin.color, origin.split_index};
   call.record(Kind::comm_init, fields, origin.parent == trace::kMissing ? 4 : 7);
@@ -142,7 +133,7 @@ void close(ncclComm* comm) {
   {
     Call call;
     call.record(Kind::comm_destroy, {comm->id});
-    give_device_bytes(comm->device, comm->device_bytes);
+    nccl::give_bytes(*comm);
   }
   delete comm;
 }

@@ -9,7 +9,7 @@
 namespace maya::nccl {
 
 // Launches a call, at the end of the group where one is open on this thread.
-void launch(const CollectiveCall& call);
+ncclResult_t launch(const CollectiveCall& call);
 
 // Runs a step that waits for other ranks, at the end of the group where one is open on this thread, which
 // then has the result of the first step that failed.

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "allocations.h"
 #include "collectives.h"
 #include "device_table.h"
 #include "recorder.h"
@@ -41,6 +42,8 @@ extern "C" {
 void maya_mark(const char* name, int64_t value) { maya::record_mark(name, value); }
 void maya_flush() { maya::finish_trace(); }
 int64_t maya_repetitions() { return maya::count_repetitions(); }
+// The most memory of the thread's device that this process held, without the context.
+int64_t maya_peak_device_bytes() { return maya::peak_device_bytes_used(maya::current_device()); }
 // The text lives until the next call of this function in the same thread.
 const char* maya_call_counts() {
   thread_local std::string text;

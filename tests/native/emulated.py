@@ -30,7 +30,9 @@ GPU = {
     "memory_bus_bits": 5120,
     "async_engines": 3,
     "context_bytes": CONTEXT_BYTES,
-    "nccl_bytes_per_communicator": 0,
+    "nccl_channels": 24,
+    "nccl_channels_per_peer": 32,
+    "nccl_nvls_channels": 16,
 }
 
 # What the programs of the tests begin with: the library by ctypes, calls that must succeed.

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from native.emulated import CONTEXT_BYTES, GPU, MEMORY_BYTES, run_checked
+from native.emulated import run_checked
 
 pytestmark = pytest.mark.emulator
 
@@ -253,54 +253,6 @@ def test_a_kernel_overwrites_the_result_of_a_collective_under_way(tmp_path: Path
         ]
         for rank in ranks:
             rank.result()
-
-
-COMMUNICATOR = """
-lib = rt
-def memory():
-    free, total = ctypes.c_size_t(), ctypes.c_size_t()
-    call("cudaMemGetInfo", ctypes.byref(free), ctypes.byref(total))
-    return free.value
-class Id(ctypes.Structure):
-    _fields_ = [("bytes", ctypes.c_char * 128)]
-def communicator(num_ranks):
-    handle = ctypes.c_void_p()
-    return lib.ncclCommInitRank(ctypes.byref(handle), num_ranks, Id(b"x"), 0), handle
-lib.ncclGetLastError.restype = ctypes.c_char_p
-call("cudaFree", None)
-before = memory()
-"""
-
-
-def test_communicators_take_device_memory(tmp_path: Path) -> None:
-    program = (
-        COMMUNICATOR
-        + """
-code, single = communicator(1)
-assert (code, memory()) == (0, before)
-code, pair = communicator(2)
-assert (code, memory()) == (0, before - (1 << 30))
-assert lib.ncclCommDestroy(pair) == 0
-assert memory() == before
-block = malloc(before - (1 << 29))
-code, pair = communicator(2)
-assert code == 1 and not pair.value, code  # ncclUnhandledCudaError
-assert b"out of memory" in lib.ncclGetLastError(None)
-assert memory() == 1 << 29
-"""
-    )
-    gpu = GPU | {"nccl_bytes_per_communicator": 1 << 30}
-    run = run_checked(
-        program,
-        tmp_path,
-        MAYA_MODE="solo",
-        MAYA_GPU=";".join(f"{key}={value}" for key, value in gpu.items()),
-    )
-    failure = run.trace().table("out_of_memory").iloc[0]
-    capacity = MEMORY_BYTES - CONTEXT_BYTES
-    assert failure["bytes"] == 1 << 30
-    assert failure["used_bytes"] == capacity - (1 << 29)
-    assert failure["capacity_bytes"] == capacity
 
 
 def test_time_inside_of_recorded_calls(tmp_path: Path) -> None:

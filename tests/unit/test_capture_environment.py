@@ -33,7 +33,8 @@ GPU = GpuConfig(
     hbm_bytes_per_s=1e11,
     pcie_bytes_per_s=1e10,
     context_bytes=1 << 20,
-    nccl_bytes_per_communicator=1 << 20,
+    nccl_channels=24,
+    nccl_channels_per_peer=32,
 )
 
 

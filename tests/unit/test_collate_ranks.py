@@ -215,7 +215,6 @@ def test_split_communicators_are_joined_by_their_hash(tmp_path: Path) -> None:
     job = collate(write_job(tmp_path, writers))
     assert [(c.ranks, c.label) for c in job.communicators] == [((0, 1), "half"), ((2, 3), "half")]
     assert job.rendezvous_arrivals.tolist() == [2, 2]
-    assert [rank.num_communicators for rank in job.ranks] == [2] * 4
 
 
 def test_communicators_split_off_a_rank_alone_are_told_by_colour(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def run(*operations: tuple[str, dict[str, Any]], gpu: str = "test") -> Annotatio
     }
     rank = RankTrace(
         rank=1, members=(1,), ops=ops, details=details, rendezvous=np.zeros(0, np.int64), num_iterations=1,
-        peak_allocated_bytes=0, peak_reserved_bytes=0, num_communicators=1,
+        peak_allocated_bytes=0, peak_reserved_bytes=0, peak_device_bytes=0, peak_nccl_bytes=0,
     )  # fmt: skip
     job = Job(
         world_size=16,

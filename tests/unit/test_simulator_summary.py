@@ -155,7 +155,7 @@ def test_utilisation_by_type() -> None:
 
 
 def test_memory_of_the_fullest_rank() -> None:
-    # 0.5 GB of context; rank 1: 70 GB reserved and 2 communicators of 0.1 GB.
+    # 0.5 GB of context; rank 1: 70 GB reserved and 0.2 GB of communicators.
     builder = JobBuilder()
     for number, reserved in enumerate((60, 70)):
         rank = builder.rank(number)
@@ -164,7 +164,8 @@ def test_memory_of_the_fullest_rank() -> None:
             reserved * 10**9,
             (reserved - 5 * number) * 10**9,
         )
-        rank.num_communicators = 2
+        rank.peak_nccl_bytes = 200_000_000
+        rank.peak_device_bytes = rank.peak_reserved_bytes + rank.peak_nccl_bytes
     _, summary, _ = run(builder)
     assert summary.peak_memory_bytes == 70_700_000_000
     assert summary.peak_reserved_bytes == 70_000_000_000
@@ -177,7 +178,7 @@ def test_peak_above_the_capacity_is_out_of_memory() -> None:
     builder = JobBuilder()
     rank = builder.rank(3)
     rank.kernel(1, COMPUTE)
-    rank.peak_reserved_bytes = 80 * 10**9  # and 0.5 GB of context on 80 GB
+    rank.peak_device_bytes = 80 * 10**9  # and 0.5 GB of context on 80 GB
     _, summary, _ = run(builder)
     assert (summary.oom, summary.oom_rank, summary.oom_bytes) == (True, 3, 500_000_000)
 

@@ -30,7 +30,8 @@ GPU = GpuConfig(
     hbm_bytes_per_s=3.35e12,
     pcie_bytes_per_s=63e9,
     context_bytes=400 << 20,
-    nccl_bytes_per_communicator=64 << 20,
+    nccl_channels=2,
+    nccl_channels_per_peer=2,
 )
 
 MIN_ITERATIONS = 6

@@ -65,14 +65,17 @@ class IterationCounter:
         return min(int(_REPEATS_CPU_S / cpu_s), int(_REPEATS_S / wall_s), _MAX_REPEATS)
 
     def mark_peaks(self) -> None:
-        """Marks the peaks of PyTorch's allocator over the whole run, also where the program resets them."""
+        """Marks the peaks of device memory over the whole run, also where the program resets PyTorch's."""
         if not self._torch.cuda.is_initialized():
             return
+        emulator = self._session.emulator
+        emulator.mark("peak_device_bytes", emulator.peak_device_bytes())
+        emulator.mark("peak_nccl_bytes", emulator.peak_nccl_bytes())
         stats = self._torch.cuda.memory_stats_as_nested_dict()
         for kind in ("allocated", "reserved"):
             name = f"peak_{kind}_bytes"
             self._peaks[name] = max(self._peaks[name], stats[f"{kind}_bytes"]["all"]["peak"])
-            self._session.emulator.mark(name, self._peaks[name])
+            emulator.mark(name, self._peaks[name])
 
 
 def _clocks_s() -> tuple[float, float]:

@@ -14,6 +14,8 @@ class Emulator:
             self._flush = library.maya_flush
             self._repetitions = library.maya_repetitions
             self._call_counts = library.maya_call_counts
+            self._peak_device_bytes = library.maya_peak_device_bytes
+            self._peak_nccl_bytes = library.maya_peak_nccl_bytes
             self._announce_split = library.maya_announce_split
         except AttributeError as error:
             raise RuntimeError(f"maya: the emulated GPU is not preloaded in this process ({error})") from None
@@ -22,6 +24,8 @@ class Emulator:
         self._flush.restype = None
         self._repetitions.restype = ctypes.c_int64
         self._call_counts.restype = ctypes.c_char_p
+        self._peak_device_bytes.restype = ctypes.c_int64
+        self._peak_nccl_bytes.restype = ctypes.c_int64
         self._announce_split.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int)
         self._announce_split.restype = None
 
@@ -39,6 +43,14 @@ class Emulator:
     def call_counts(self) -> dict[str, object]:
         counts: dict[str, object] = json.loads(self._call_counts() or b"{}")
         return counts
+
+    def peak_device_bytes(self) -> int:
+        """The most device memory that the process held so far, context left out."""
+        return int(self._peak_device_bytes())
+
+    def peak_nccl_bytes(self) -> int:
+        """The most that NCCL communicators held of it."""
+        return int(self._peak_nccl_bytes())
 
     def announce_split(self, color: int, num_ranks: int, rank: int) -> None:
         """Tells the size and rank of the communicator that the next split with this colour makes."""
