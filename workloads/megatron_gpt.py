@@ -1,10 +1,12 @@
-"""Train a GPT or Llama with megatron-core: tensor, pipeline (1F1B, interleaved) and data parallelism.
+"""Train a GPT, Llama or mixture of experts with megatron-core: tensor, sequence, pipeline (1F1B, interleaved,
+uneven), context, expert and data parallelism.
 
     torchrun --nproc-per-node 8 workloads/megatron_gpt.py --tensor-model-parallel-size 2 \\
         --pipeline-model-parallel-size 2 --micro-batch-size 2 --global-batch-size 32
 
 Options are named as in Megatron-LM. The layers are megatron-core's own ("local") implementation, which
-needs neither Transformer Engine nor Apex.
+needs neither Transformer Engine nor Apex; the norms that know of sequence parallelism and the attention
+over a sequence that several ranks share are here, since megatron-core takes them from those packages.
 """
 
 import argparse
@@ -26,15 +28,18 @@ from megatron.core.distributed import (
 )
 from megatron.core.enums import ModelType
 from megatron.core.models.gpt import GPTModel
-from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
 from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, get_megatron_optimizer
 from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.process_groups_config import ProcessGroupCollection
+from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from megatron.core.transformer import TransformerConfig
 from megatron.core.transformer.module import Float16Module
-from megatron.core.transformer.spec_utils import ModuleSpec
-from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
+from megatron.core.utils import get_batch_on_this_cp_rank
 from torch import Tensor, nn
+from torch.nn.attention.bias import causal_lower_right
 
 PARAMETER_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
@@ -47,12 +52,25 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--tensor-model-parallel-size", type=int, default=1)
     parser.add_argument("--pipeline-model-parallel-size", type=int, default=1)
     parser.add_argument("--virtual-pipeline-model-parallel-size", type=int, default=1, help="stages per rank")
+    parser.add_argument(
+        "--pipeline-model-parallel-layout",
+        help="layers of each stage, e.g. 'Et|tt|tt|tttL' for 1, 2, 2 and 3",
+    )
+    parser.add_argument("--context-parallel-size", type=int, default=1)
+    parser.add_argument("--expert-model-parallel-size", type=int, default=1)
+    parser.add_argument("--num-experts", type=int, default=None, help="of each mixture of experts")
+    parser.add_argument("--moe-router-topk", type=int, default=2)
+    parser.add_argument(
+        "--moe-layer-freq", type=int, default=1, help="every n-th layer has experts, from the first"
+    )
     parser.add_argument("--sequence-parallel", action="store_true")
     parser.add_argument("--use-distributed-optimizer", action="store_true")
     parser.add_argument("--overlap-grad-reduce", action="store_true")
     parser.add_argument("--overlap-param-gather", action="store_true")
     parser.add_argument("--attention-dropout", type=float, default=0.0)
     parser.add_argument("--hidden-dropout", type=float, default=0.0)
+    parser.add_argument("--clip-grad", type=float, default=1.0)
+    parser.add_argument("--check-for-nan-in-loss-and-grad", action="store_true")
     return parser.parse_args()
 
 
@@ -66,6 +84,43 @@ class TorchNorm(nn.Module):
         for parameter in norm.parameters():
             parameter.sequence_parallel = config.sequence_parallel
         return norm
+
+
+class ContextParallelAttention(nn.Module):
+    """Causal attention of the part of a sequence that this rank holds: keys and values are gathered from the
+    ranks that share it, as in Llama 3 (Grattafiori et al. 2024, section 3.3.2).
+
+    Of 2 n chunks, rank r of n holds numbers r and 2 n - 1 - r, which gives each the same work.
+    """
+
+    def __init__(self, config: TransformerConfig, pg_collection: ProcessGroupCollection, **_: object):
+        super().__init__()
+        self.group = pg_collection.cp
+        self.dropout = config.attention_dropout
+
+    def gather(self, x: Tensor) -> Tensor:
+        """The whole sequence, [S, B, H, E], in its order."""
+        num_ranks = self.group.size()
+        chunks = gather_from_sequence_parallel_region(x, group=self.group).chunk(2 * num_ranks)
+        return torch.cat([*chunks[::2], *chunks[::-2]])
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, *_: object, **__: object) -> Tensor:
+        key, value = (self.gather(x).permute(1, 2, 0, 3) for x in (key, value))  # [B, H, S, E]
+        num_ranks, rank = self.group.size(), self.group.rank()
+        outputs = []
+        for number, chunk in zip((rank, 2 * num_ranks - 1 - rank), query.chunk(2), strict=True):
+            length = len(chunk)
+            end = (number + 1) * length
+            attended = F.scaled_dot_product_attention(
+                chunk.permute(1, 2, 0, 3),
+                key[:, :, :end],
+                value[:, :, :end],
+                attn_mask=causal_lower_right(length, end),
+                dropout_p=self.dropout if self.training else 0.0,
+                enable_gqa=query.shape[2] != key.shape[1],
+            )
+            outputs.append(attended.permute(2, 0, 1, 3))
+        return torch.cat(outputs).flatten(2)
 
 
 def transformer_config(args: argparse.Namespace) -> TransformerConfig:
@@ -94,6 +149,15 @@ def transformer_config(args: argparse.Namespace) -> TransformerConfig:
         virtual_pipeline_model_parallel_size=args.virtual_pipeline_model_parallel_size
         if is_interleaved
         else None,
+        pipeline_model_parallel_layout=args.pipeline_model_parallel_layout,
+        context_parallel_size=args.context_parallel_size,
+        expert_model_parallel_size=args.expert_model_parallel_size,
+        num_moe_experts=args.num_experts,
+        moe_router_topk=args.moe_router_topk,
+        moe_layer_freq=args.moe_layer_freq,
+        moe_router_load_balancing_type="aux_loss",
+        moe_aux_loss_coeff=1e-2,
+        moe_token_dispatcher_type="alltoall",
         sequence_parallel=args.sequence_parallel,
         overlap_p2p_comm=is_interleaved,
         batch_p2p_comm=not is_interleaved,
@@ -108,11 +172,16 @@ def transformer_config(args: argparse.Namespace) -> TransformerConfig:
 
 def block_spec(config: TransformerConfig, vp_stage: int | None) -> TransformerBlockSubmodules:
     """The layers of one pipeline stage, with norms that know of sequence parallelism."""
-    layer: ModuleSpec = get_gpt_layer_local_spec(normalization=config.normalization)
-    layer.submodules.input_layernorm = TorchNorm
-    layer.submodules.pre_mlp_layernorm = TorchNorm
-    num_layers = get_num_layers_to_build(config, vp_stage)
-    return TransformerBlockSubmodules(layer_specs=[layer] * num_layers, layer_norm=TorchNorm)
+    block = get_gpt_decoder_block_spec(
+        config, use_transformer_engine=False, normalization=config.normalization, vp_stage=vp_stage
+    )
+    for layer in block.layer_specs:
+        layer.submodules.input_layernorm = TorchNorm
+        layer.submodules.pre_mlp_layernorm = TorchNorm
+        if config.context_parallel_size > 1:
+            layer.submodules.self_attention.submodules.core_attention = ContextParallelAttention
+    block.layer_norm = TorchNorm
+    return block
 
 
 def build_chunk(args: argparse.Namespace, config: TransformerConfig, vp_stage: int | None) -> nn.Module:
@@ -142,6 +211,7 @@ def build_model(args: argparse.Namespace, config: TransformerConfig) -> list[Dis
         overlap_grad_reduce=args.overlap_grad_reduce,
         overlap_param_gather=args.overlap_param_gather,
         use_distributed_optimizer=args.use_distributed_optimizer,
+        check_for_nan_in_grad=args.check_for_nan_in_loss_and_grad,
     )
     chunks = [
         DistributedDataParallel(
@@ -162,7 +232,7 @@ def build_optimizer(args: argparse.Namespace, chunks: list[DistributedDataParall
             weight_decay=0.1,
             adam_beta1=0.9,
             adam_beta2=0.95,
-            clip_grad=1.0,
+            clip_grad=args.clip_grad,
             bf16=args.precision == "bf16",
             fp16=args.precision == "fp16",
             params_dtype=PARAMETER_DTYPES[args.precision],
@@ -174,9 +244,9 @@ def build_optimizer(args: argparse.Namespace, chunks: list[DistributedDataParall
     )
 
 
-def token_batches(args: argparse.Namespace, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
-    """Random token ids and their successors: read by the first rank of a tensor-parallel group, which
-    sends them to the others."""
+def token_batches(args: argparse.Namespace, device: torch.device) -> Iterator[dict[str, Tensor]]:
+    """Random token ids, their successors and positions: read by the first rank of a tensor-parallel group,
+    which sends them to the others. Of each sequence a rank takes its share of the context-parallel group."""
     generator = torch.Generator().manual_seed(1234 + mpu.get_data_parallel_rank())
     shape = (args.micro_batch_size, args.seq_length + 1)
     while True:
@@ -188,21 +258,28 @@ def token_batches(args: argparse.Namespace, device: torch.device) -> Iterator[tu
         if args.tensor_model_parallel_size > 1:
             source = mpu.get_tensor_model_parallel_src_rank()
             dist.broadcast(tokens, source, group=mpu.get_tensor_model_parallel_group())
-        yield tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+        inputs, labels = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+        positions = torch.arange(args.seq_length, device=device).repeat(args.micro_batch_size, 1)
+        yield get_batch_on_this_cp_rank({"tokens": inputs, "labels": labels, "positions": positions})
 
 
-def loss_function(token_losses: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+def loss_function(args: argparse.Namespace, token_losses: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     loss = token_losses.float().mean()
-    return loss, {"loss": loss.detach()}
+    if args.check_for_nan_in_loss_and_grad and torch.isnan(loss):
+        raise RuntimeError(f"rank {dist.get_rank()}: the loss is not a number")
+    # The schedule multiplies by the ranks that share a sequence: it takes each one's part of a sum.
+    return loss / args.context_parallel_size, {"loss": loss.detach()}
 
 
-def forward_step(batches: Iterator[tuple[Tensor, Tensor]] | None, model: nn.Module) -> tuple[Tensor, partial]:
+def forward_step(
+    args: argparse.Namespace, batches: Iterator[dict[str, Tensor]] | None, model: nn.Module
+) -> tuple[Tensor, partial[tuple[Tensor, dict[str, Tensor]]]]:
     """One micro-batch through one stage; only the first and the last stage look at the data."""
-    tokens = labels = positions = None
+    batch: dict[str, Tensor | None] = {"tokens": None, "labels": None, "positions": None}
     if batches is not None:
-        tokens, labels = next(batches)
-        positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
-    return model(tokens, positions, None, labels=labels), loss_function
+        batch |= next(batches)
+    output = model(batch["tokens"], batch["positions"], None, labels=batch["labels"])
+    return output, partial(loss_function, args)
 
 
 def main() -> None:
@@ -215,6 +292,8 @@ def main() -> None:
         tensor_model_parallel_size=args.tensor_model_parallel_size,
         pipeline_model_parallel_size=args.pipeline_model_parallel_size,
         virtual_pipeline_model_parallel_size=num_chunks if num_chunks > 1 else None,
+        context_parallel_size=args.context_parallel_size,
+        expert_model_parallel_size=args.expert_model_parallel_size,
         create_gloo_process_groups=False,
     )
     model_parallel_cuda_manual_seed(1234)
@@ -240,7 +319,7 @@ def main() -> None:
             chunk.zero_grad_buffer()
         optimizer.zero_grad()
         losses = forward_backward(
-            forward_step_func=forward_step,
+            forward_step_func=partial(forward_step, args),
             data_iterator=batches if num_chunks > 1 else batches[0],
             model=chunks if num_chunks > 1 else chunks[0],
             num_microbatches=num_micro_batches,
