@@ -97,7 +97,8 @@ def summary_rows(summary: Summary) -> list[tuple[str, str]]:
     rows += [(name, milliseconds(time_s)) for name, time_s in times.items() if time_s is not None]
     if summary.hfu is not None:
         rows.append(("HFU", f"{summary.hfu:.1%}"))
-    rows.append(("peak memory", gib(summary.peak_memory_bytes)))
+    fullest = f", of rank {summary.peak_memory_rank}" if len(summary.memory) > 1 else ""
+    rows.append(("peak memory", f"{gib(summary.peak_memory_bytes)}{fullest}"))
     if summary.operations:
         shares = ", ".join(f"{basis} {share:.0%}" for basis, share in summary.duration_basis.items() if share)
         rows += [

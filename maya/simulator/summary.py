@@ -43,6 +43,7 @@ class Summary:
     communication_s: float | None = None
     rendezvous_wait_s: float | None = None
     peak_memory_bytes: int = 0
+    peak_memory_rank: int | None = None  # the rank with that peak, of a class the first
     peak_allocated_bytes: int = 0
     peak_reserved_bytes: int = 0
     memory: list[dict[str, int]] = field(default_factory=list)  # RankMemory of each simulated rank
@@ -119,6 +120,7 @@ def summarise(job: Job, annotations: Sequence[Annotation], simulation: Simulatio
         communication_s=mean_s("communication_ns"),
         rendezvous_wait_s=mean_s("rendezvous_wait_ns"),
         peak_memory_bytes=fullest.peak_memory_bytes,
+        peak_memory_rank=fullest.rank,
         peak_allocated_bytes=max(rank.peak_allocated_bytes for rank in memory),
         peak_reserved_bytes=max(rank.peak_reserved_bytes for rank in memory),
         memory=[asdict(rank) for rank in memory],
@@ -155,6 +157,7 @@ def out_of_memory_summary(
         oom_rank=rank,
         oom_bytes=failed_bytes,
         peak_memory_bytes=used_bytes + failed_bytes,
+        peak_memory_rank=rank,
         unemulated_calls=unemulated_calls,
     )
 
