@@ -89,6 +89,7 @@ def token_batches(args: argparse.Namespace, device: torch.device) -> Iterator[tu
         yield tokens[:, :-1], tokens[:, 1:]
 
 
-def log(step: int, loss: Tensor, args: argparse.Namespace) -> None:
+def log(step: int, loss: Tensor, args: argparse.Namespace, loss_scale: float | None = None) -> None:
     if dist.get_rank() == 0 and (step + 1) % args.log_interval == 0:
-        print(f"step {step + 1}: loss {loss.item():.4f}", flush=True)
+        scale = "" if loss_scale is None else f", loss scale {loss_scale:g}"
+        print(f"step {step + 1}: loss {loss.item():.4f}{scale}", flush=True)

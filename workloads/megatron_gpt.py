@@ -329,7 +329,8 @@ def main() -> None:
         )
         optimizer.step()
         if losses:
-            log(step, torch.stack([entry["loss"] for entry in losses]).mean(), args)
+            loss = torch.stack([entry["loss"] for entry in losses]).mean()
+            log(step, loss, args, optimizer.get_loss_scale().item() if args.precision == "fp16" else None)
     dist.destroy_process_group()
 
 

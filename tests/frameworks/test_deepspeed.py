@@ -18,8 +18,8 @@ NORMS = (2 * LAYERS + 1) * HIDDEN
 PARAMETERS = LAYERS * (ATTENTION + MLP) + NORMS + 2 * VOCAB * HIDDEN
 DIMENSIONS = (
     f"--family llama --num-layers {LAYERS} --hidden-size {HIDDEN} --ffn-hidden-size {FFN} "
-    f"--vocab-size {VOCAB} --seq-length {SEQ} --num-attention-heads 8 --num-query-groups 8 --micro-batch-size 1 "
-    f"--reduce-bucket-size {BUCKET}"
+    f"--vocab-size {VOCAB} --seq-length {SEQ} --num-attention-heads 8 --num-query-groups 8 "
+    f"--micro-batch-size 1 --reduce-bucket-size {BUCKET}"
 )
 # Workspaces of cuBLAS on Hopper, of the thread that goes forward and the one that goes back, and the bucket.
 BUFFERS = 2 * (32 << 20) + 2 * BUCKET
