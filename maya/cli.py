@@ -95,6 +95,9 @@ def _parser() -> argparse.ArgumentParser:
     predict.add_argument(
         "--timeline", type=Path, metavar="FILE", help="write a Chrome trace, .json or .json.gz"
     )
+    predict.add_argument(
+        "--memory", type=Path, metavar="FILE", help="write what fills the memory of each rank, as JSON"
+    )
     predict.add_argument("--trace-dir", type=Path, metavar="DIR", help="keep the traces there")
 
     capture = stage(
@@ -238,17 +241,24 @@ def _training_run(args: argparse.Namespace) -> "TrainingRun":
 
 
 def _predict(args: argparse.Namespace) -> None:
-    _check_folders(args.json, args.timeline)
+    _check_folders(args.json, args.timeline, args.memory)
     run = _training_run(args)
     from maya.display import print_prediction, progress_display
     from maya.predict import predict
 
     with progress_display() as progress:
-        prediction = predict(run, trace_dir=args.trace_dir, timeline=args.timeline, progress=progress)
+        prediction = predict(
+            run,
+            trace_dir=args.trace_dir,
+            timeline=args.timeline,
+            memory=args.memory,
+            progress=progress,
+        )
     print_prediction(prediction)
     if args.json is not None:
         prediction.write(args.json)
-    _say_written(args.json, None if prediction.summary.oom else args.timeline, args.trace_dir)
+    timeline = None if prediction.summary.oom else args.timeline
+    _say_written(args.json, timeline, args.memory, args.trace_dir)
 
 
 def _capture(args: argparse.Namespace) -> None:

@@ -20,6 +20,8 @@ from maya.predict import Prediction
 from maya.simulator.summary import Summary
 from maya.training_run import Progress as ReportProgress
 
+_MAX_ROWS = 5  # of a list that may be long
+
 
 @contextmanager
 def progress_display() -> Iterator[ReportProgress]:
@@ -97,8 +99,7 @@ def summary_rows(summary: Summary) -> list[tuple[str, str]]:
     rows += [(name, milliseconds(time_s)) for name, time_s in times.items() if time_s is not None]
     if summary.hfu is not None:
         rows.append(("HFU", f"{summary.hfu:.1%}"))
-    fullest = f", of rank {summary.peak_memory_rank}" if len(summary.memory) > 1 else ""
-    rows.append(("peak memory", f"{gib(summary.peak_memory_bytes)}{fullest}"))
+    rows += memory_rows(summary)
     if summary.operations:
         shares = ", ".join(f"{basis} {share:.0%}" for basis, share in summary.duration_basis.items() if share)
         rows += [
@@ -111,8 +112,33 @@ def summary_rows(summary: Summary) -> list[tuple[str, str]]:
     return rows
 
 
+def memory_rows(summary: Summary) -> list[tuple[str, str]]:
+    """The peak of the heaviest rank, of each class of ranks where they differ, and what fills it."""
+    peak = gib(summary.peak_memory_bytes)
+    if len(summary.memory) > 1:
+        peak += f" of rank {summary.peak_memory_rank}, the heaviest"
+    rows = [("peak memory", peak)]
+    if len(summary.memory) > 1:
+        shown = sorted(summary.memory, key=lambda rank: -rank["peak_memory_bytes"])[:_MAX_ROWS]
+        texts = [
+            f"{rank['rank']} (of {rank['num_ranks']}): {gib(rank['peak_memory_bytes'])}" for rank in shown
+        ]
+        if len(summary.memory) > _MAX_ROWS:
+            texts.append("...")
+        rows.append(("  by rank", ", ".join(texts)))
+    for number, allocations in enumerate(summary.peak_allocations[:_MAX_ROWS]):
+        count = f" in {allocations['count']}" if allocations["count"] > 1 else ""
+        text = f"{mib(allocations['bytes'])}{count}: {allocations['made_by']}"
+        rows.append(("  of it" if number == 0 else "", text))
+    return rows
+
+
 def milliseconds(time_s: float) -> str:
     return f"{time_s * 1e3:,.2f} ms"
+
+
+def mib(size_bytes: float) -> str:
+    return f"{size_bytes / 2**20:,.0f} MiB"
 
 
 def gib(size_bytes: float) -> str:

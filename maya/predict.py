@@ -16,8 +16,8 @@ from maya.paths import cache_dir, source_digest
 from maya.training_run import Progress, TrainingRun, capture_run
 
 if TYPE_CHECKING:
-    from maya.capture import Manifest
     from maya.collate.job import Job
+    from maya.collate.memory_profile import MemoryProfile
     from maya.simulator import Summary
 
 MEASUREMENTS_PACKAGE = "aiconfigurator-core"
@@ -58,6 +58,7 @@ def predict(
     *,
     trace_dir: Path | None = None,
     timeline: Path | None = None,
+    memory: Path | None = None,
     progress: Progress | None = None,
 ) -> Prediction:
     """Capture a training run, simulate it and summarise the simulation.
@@ -65,11 +66,13 @@ def predict(
     Args:
         trace_dir: where the traces are kept; by default they are thrown away.
         timeline: file for a Chrome trace of the last iteration, ``.json`` or ``.json.gz``.
+        memory: file for what fills the memory of each simulated rank, JSON.
 
     Raises: MayaError of the stage that failed. A rank that runs out of device memory is not a failure: the
         summary then says ``oom`` with the rank and the size that did not fit, and has no times.
     """
     from maya.collate import collate
+    from maya.simulator import write_memory
 
     report = progress or (lambda what, done, total: None)
     scratch = None
@@ -79,11 +82,14 @@ def predict(
         traces = trace_dir or scratch / "traces"  # type: ignore[operator]
         manifest = capture_run(run, traces, progress)
         if manifest.out_of_memory is not None:
-            summary = out_of_memory(manifest, run.gpu)
+            summary, profiles = out_of_memory(traces, run.gpu)
         else:
             report("collate", 0, 1)
             job = collate(traces)
             summary = simulate_job(job, run.gpu, run.cluster, timeline=timeline, progress=report)
+            profiles = {rank.rank: rank.memory_profile for rank in job.ranks}
+        if memory is not None:
+            write_memory(memory, summary.memory, profiles)
     finally:
         # The logs of a failed capture stay where its error says they are.
         if scratch is not None and not any(scratch.rglob("*.failed-logs")):
@@ -127,20 +133,29 @@ def simulate_job(
     return summarise(job, annotations, simulation, gpu)
 
 
-def out_of_memory(manifest: "Manifest", gpu: GpuConfig) -> "Summary":
-    """The summary of a run that does not fit."""
+def out_of_memory(folder: Path, gpu: GpuConfig) -> tuple["Summary", dict[int, "MemoryProfile | None"]]:
+    """The summary of a run that does not fit, and what filled the memory by rank.
+
+    ``folder`` holds the manifest and the memory profile of the rank that failed.
+    """
+    from maya.capture.manifest import read_manifest
+    from maya.collate.memory_profile import profile_path, read_profile
     from maya.simulator.summary import out_of_memory_summary
 
+    manifest = read_manifest(folder)
     failed = manifest.out_of_memory
     assert failed is not None and failed.oom is not None
-    return out_of_memory_summary(
+    profile = read_profile(profile_path(folder, failed.rank))
+    summary = out_of_memory_summary(
         gpu=gpu,
         world_size=manifest.world_size,
         rank=failed.rank,
         failed_bytes=failed.oom.bytes_requested,
         used_bytes=failed.oom.used_bytes + gpu.context_bytes,
         unemulated_calls=failed.unemulated,
+        profile=profile,
     )
+    return summary, {failed.rank: profile}
 
 
 def ensure_estimator(gpu: GpuConfig) -> Path:

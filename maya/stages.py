@@ -19,12 +19,17 @@ def collate_traces(trace_dir: Path, output: Path) -> None:
     """
     from maya.capture.manifest import FILE_NAME, read_manifest
     from maya.collate import collate, write_job
+    from maya.collate.memory_profile import profile_path
 
-    if read_manifest(trace_dir).out_of_memory is None:
+    failed = read_manifest(trace_dir).out_of_memory
+    if failed is None:
         write_job(collate(trace_dir), output)
         return
     output.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(trace_dir / FILE_NAME, output / FILE_NAME)
+    profile = profile_path(trace_dir, failed.rank)
+    if profile.exists():
+        shutil.copyfile(profile, output / profile.name)
 
 
 def simulate_collated(
@@ -36,6 +41,7 @@ def simulate_collated(
     summary: Path,
     timeline: Path,
     lanes: Path,
+    memory: Path,
 ) -> None:
     """Predicts durations, simulates, and writes what a report needs.
 
@@ -43,20 +49,30 @@ def simulate_collated(
         collated: folder of ``collate_traces``; ``estimator_dir``: folder of ``maya.estimators.train``.
         summary: summary.json (docs/metrics.md); ``timeline``: Chrome trace of the last iteration.
         lanes: Parquet of the busy spans of that iteration (``maya.simulator.timeline_rows``).
+        memory: JSON of what fills the memory of each simulated rank (``maya.simulator.write_memory``).
     """
     import pandas as pd
 
-    from maya.capture.manifest import FILE_NAME, read_manifest
+    from maya.capture.manifest import FILE_NAME
     from maya.collate import read_job
     from maya.estimators import annotate, load_estimator
     from maya.predict import out_of_memory
-    from maya.simulator import simulate, summarise, timeline_rows, write_chrome_trace, write_summary
+    from maya.simulator import (
+        simulate,
+        summarise,
+        timeline_rows,
+        write_chrome_trace,
+        write_memory,
+        write_summary,
+    )
 
     if (collated / FILE_NAME).exists():
         with gzip.open(timeline, "wt") as empty:
             json.dump({"traceEvents": []}, empty)
         pd.DataFrame().to_parquet(lanes)
-        write_summary(summary, out_of_memory(read_manifest(collated), gpu))
+        failed, profiles = out_of_memory(collated, gpu)
+        write_summary(summary, failed)
+        write_memory(memory, failed.memory, profiles)
         return
     job = read_job(collated)
     annotations = annotate(job, load_estimator(estimator_dir), gpu, cluster)
@@ -65,4 +81,6 @@ def simulate_collated(
     # What is nearer than a pixel of the picture is one span.
     merge_gap_us = simulation.iteration_time_s * 1e6 / 2000
     timeline_rows(job, simulation, merge_gap_us=merge_gap_us).to_parquet(lanes, index=False)
-    write_summary(summary, summarise(job, annotations, simulation, gpu))
+    numbers = summarise(job, annotations, simulation, gpu)
+    write_summary(summary, numbers)
+    write_memory(memory, numbers.memory, {rank.rank: rank.memory_profile for rank in job.ranks})

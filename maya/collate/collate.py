@@ -10,6 +10,7 @@ from maya.collate.captured import CapturedRank, read_capture
 from maya.collate.classes import Partition, find_partition
 from maya.collate.grouped_calls import ALL_TO_ALL, COLLECTIVE_TEXTS, DTYPE_BYTES, SEND
 from maya.collate.job import Job, RankTrace
+from maya.collate.memory_profile import MemoryProfile, profile_path, read_profile
 from maya.collate.rendezvous import find_rendezvous
 from maya.errors import TraceError
 
@@ -31,7 +32,13 @@ def collate(trace_dir: Path) -> Job:
     rendezvous = find_rendezvous(capture, partition)
     by_rank = dict(tuple(rendezvous.calls.groupby("rank")))
     ranks = [
-        _rank_trace(capture.ranks[int(rank)], by_rank.get(int(rank), rendezvous.calls[:0]), partition, number)
+        _rank_trace(
+            capture.ranks[int(rank)],
+            by_rank.get(int(rank), rendezvous.calls[:0]),
+            partition,
+            number,
+            read_profile(profile_path(Path(trace_dir), int(rank))),
+        )
         for number, rank in enumerate(partition.representative)
     ]
     manifest = capture.manifest
@@ -54,7 +61,13 @@ def _total(counts: list[dict[str, int]]) -> dict[str, int]:
     return dict(sorted(total.items()))
 
 
-def _rank_trace(rank: CapturedRank, calls: pd.DataFrame, partition: Partition, number: int) -> RankTrace:
+def _rank_trace(
+    rank: CapturedRank,
+    calls: pd.DataFrame,
+    partition: Partition,
+    number: int,
+    memory_profile: MemoryProfile | None,
+) -> RankTrace:
     meetings = calls[["row", "rendezvous"]].drop_duplicates()
     meetings = meetings.sort_values("row", kind="stable")
     rows = np.arange(len(rank.ops))
@@ -75,6 +88,7 @@ def _rank_trace(rank: CapturedRank, calls: pd.DataFrame, partition: Partition, n
         peak_reserved_bytes=rank.peak_reserved_bytes,
         peak_device_bytes=rank.peak_device_bytes,
         peak_nccl_bytes=rank.peak_nccl_bytes,
+        memory_profile=memory_profile,
     )
 
 

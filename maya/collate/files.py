@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from maya.collate.job import Communicator, Job, RankTrace
+from maya.collate.memory_profile import read_profile
 from maya.errors import TraceError
 
 SCHEMA_VERSION = 1
@@ -109,6 +110,8 @@ def _write_rank(rank: RankTrace, folder: Path) -> None:
         details.to_parquet(folder / f"details.{kind}.parquet")
     scalars = {name: getattr(rank, name) for name in _SCALARS}
     (folder / "rank.json").write_text(json.dumps(scalars) + "\n")
+    if rank.memory_profile is not None:
+        (folder / "memory.json").write_text(json.dumps(asdict(rank.memory_profile)))
 
 
 def _read_rank(folder: Path) -> RankTrace:
@@ -121,6 +124,7 @@ def _read_rank(folder: Path) -> RankTrace:
             for path in sorted(folder.glob("details.*.parquet"))
         },
         rendezvous=pd.read_parquet(folder / "rendezvous.parquet")["rendezvous"].to_numpy(),
+        memory_profile=read_profile(folder / "memory.json"),
         **scalars,
     )
 

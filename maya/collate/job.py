@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
+from maya.collate.memory_profile import MemoryProfile
+
 Array = np.ndarray
 
 
@@ -50,6 +52,7 @@ class RankTrace:
     peak_reserved_bytes: int
     peak_device_bytes: int  # of all that the process took from the device, context left out
     peak_nccl_bytes: int  # of communicators
+    memory_profile: MemoryProfile | None = None
 
 
 @dataclass(kw_only=True, slots=True)

@@ -1,7 +1,7 @@
 """The pictures of a report, drawn with matplotlib; one function a picture."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import matplotlib
 
@@ -67,6 +67,54 @@ def peak_memory(jobs: Sequence["JobReport"]) -> Figure:
     axes.set_xlabel("device memory of the fullest rank (GiB)")
     _legend_above(figure)
     return figure
+
+
+def memory_profile(job: "JobReport") -> dict[str, Any] | None:
+    """The profile of the heaviest rank in ``job.memory``; None where it has none."""
+    profiles = {rank["rank"]: rank["profile"] for rank in job.memory["ranks"]}
+    profile: dict[str, Any] | None = profiles.get(job.summary["peak_memory_rank"])
+    return profile
+
+
+def memory(job: "JobReport") -> Figure:
+    """The memory of PyTorch's allocator over one iteration of the heaviest rank, and what fills it.
+
+    Where an allocation failed there is no course, only what filled the memory then.
+    """
+    profile = memory_profile(job)
+    assert profile is not None
+    course = {name: np.array(column) for name, column in profile["course"].items()}
+    figure, (left, right) = plt.subplots(
+        1, 2, figsize=(13, 3.9), layout="constrained", width_ratios=(1, 0.42), sharex=False
+    )
+    time_ms = course["time_us"] / 1e3
+    allocated, reserved = (course[f"{kind}_bytes"] / 2**30 for kind in ("allocated", "reserved"))
+    left.fill_between(time_ms, allocated, step="post", color=MEMORY, alpha=0.6, label="allocated")
+    left.step(time_ms, reserved, where="post", color="black", label="reserved")
+    peak_ms, peak = profile["time_us"] / 1e3, profile["allocated_bytes"] / 2**30
+    left.plot(
+        [peak_ms], [peak], marker="o", color=COMMUNICATION, linestyle="none", label=f"peak: {peak:.2f} GiB"
+    )
+    left.set_xlim(0, max(time_ms.max(initial=0), 1e-3))
+    left.set_ylim(bottom=0)
+    left.set_xlabel("host time in the iteration (ms)")
+    left.set_ylabel(f"rank {job.summary['peak_memory_rank']} (GiB)")
+    left.legend(loc="lower right", framealpha=0.9)
+    rows = profile["allocations"]
+    others = profile["allocated_bytes"] - sum(row["bytes"] for row in rows)
+    bars = [(f"{row['made_by']} ({row['count']})", row["bytes"]) for row in rows] + [("all others", others)]
+    positions = range(len(bars))
+    right.barh(positions, [size / 2**30 for _, size in bars], color=MEMORY, height=0.7)
+    right.set_yticks(positions, [_shortened(text) for text, _ in bars], fontsize=7)
+    right.invert_yaxis()
+    right.set_xlabel("live at the peak (GiB)")
+    for axes in (left, right):
+        _clean(axes)
+    return figure
+
+
+def _shortened(text: str, length: int = 78) -> str:
+    return text if len(text) <= length else f"{text[: length // 2 - 1]}...{text[-(length // 2 - 2) :]}"
 
 
 def duration_bases(jobs: Sequence["JobReport"]) -> Figure:

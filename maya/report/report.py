@@ -20,7 +20,8 @@ class JobReport:
     """One job as a report shows it.
 
     ``summary`` is the content of its summary.json (docs/metrics.md); ``timeline`` the rows that
-    ``maya.report.plots.timeline`` draws, None for a job that went out of memory.
+    ``maya.report.plots.timeline`` draws, None for a job that went out of memory; ``memory`` the content of
+    its memory.json (``maya.simulator.write_memory``).
     """
 
     job_id: str
@@ -31,6 +32,7 @@ class JobReport:
     capacity_bytes: int
     summary: dict[str, Any]
     timeline: pd.DataFrame | None
+    memory: dict[str, Any]
 
 
 def results_table(jobs: Sequence[JobReport]) -> pd.DataFrame:
@@ -83,9 +85,20 @@ def write_report(jobs: Sequence[JobReport], output_dir: Path, title: str, descri
         for job in jobs
         if job.timeline is not None
     ]
+    memories = [
+        (job.label, _save(plots.memory(job), plot_dir / f"memory_{job.job_id}.png"))
+        for job in jobs
+        if plots.memory_profile(job) is not None
+    ]
     environment = Environment(loader=PackageLoader("maya.report", "."), autoescape=select_autoescape(["j2"]))
     page = environment.get_template("report.html.j2").render(
-        title=title, description=description, jobs=jobs, pictures=pictures, timelines=timelines, bases=BASES
+        title=title,
+        description=description,
+        jobs=jobs,
+        pictures=pictures,
+        memories=memories,
+        timelines=timelines,
+        bases=BASES,
     )
     report = output_dir / "report.html"
     partial = report.with_suffix(".html.partial")

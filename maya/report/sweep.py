@@ -14,7 +14,8 @@ from maya.report.report import JobReport, write_report
 def report_sweep(name: str, jobs: Sequence[JobConfig], folders: Sequence[Path], output_dir: Path) -> Path:
     """Writes the report of sweep ``name`` below ``output_dir``; returns the page.
 
-    ``folders[i]`` holds summary.json and lanes.parquet of ``jobs[i]`` (``maya.stages.simulate_collated``).
+    ``folders[i]`` holds summary.json, lanes.parquet and memory.json of ``jobs[i]``
+    (``maya.stages.simulate_collated``).
     """
     reports = [_job_report(job, folder) for job, folder in zip(jobs, folders, strict=True)]
     return write_report(reports, output_dir, name, load_sweep(name).description)
@@ -31,6 +32,7 @@ def _job_report(job: JobConfig, folder: Path) -> JobReport:
         capacity_bytes=job.gpu.memory_bytes,
         summary=json.loads((folder / "summary.json").read_text()),
         timeline=lanes if len(lanes) else None,
+        memory=json.loads((folder / "memory.json").read_text()),
     )
 
 

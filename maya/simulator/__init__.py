@@ -1,5 +1,6 @@
 """Discrete-event simulation of a job: from durations of operations to times on a common clock."""
 
+from maya.simulator.memory import write_memory
 from maya.simulator.simulate import RankTimes, Simulation, simulate
 from maya.simulator.summary import Summary, summarise, write_summary
 from maya.simulator.timeline import timeline_rows, write_chrome_trace
@@ -12,5 +13,6 @@ __all__ = [
     "summarise",
     "timeline_rows",
     "write_chrome_trace",
+    "write_memory",
     "write_summary",
 ]

@@ -1,8 +1,13 @@
 """Device memory of each rank at its peak: what PyTorch reserved, and what CUDA and NCCL take beside it."""
 
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 from maya.collate.job import Job
+from maya.collate.memory_profile import MemoryProfile
 from maya.config.schema import GpuConfig
 
 
@@ -35,3 +40,18 @@ def rank_memory(job: Job, gpu: GpuConfig) -> list[RankMemory]:
             )
         )
     return result
+
+
+def write_memory(
+    path: Path, memory: Sequence[dict[str, Any]], profiles: Mapping[int, MemoryProfile | None]
+) -> None:
+    """Writes what fills the memory of each simulated rank as JSON.
+
+    ``memory`` is the field of a summary (empty where an allocation failed), ``profiles`` are by rank.
+    """
+    sizes = {row["rank"]: row for row in memory}
+    ranks = [
+        {"rank": rank, **sizes.get(rank, {}), "profile": None if profile is None else asdict(profile)}
+        for rank, profile in profiles.items()
+    ]
+    path.write_text(json.dumps({"ranks": ranks}) + "\n")

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from maya.collate.job import Array, Job
+from maya.collate.memory_profile import MemoryProfile
 from maya.config.schema import GpuConfig
 from maya.estimators.annotation import BASES, Annotation
 from maya.simulator.lowering import UNIT
@@ -46,7 +47,9 @@ class Summary:
     peak_memory_rank: int | None = None  # the rank with that peak, of a class the first
     peak_allocated_bytes: int = 0
     peak_reserved_bytes: int = 0
-    memory: list[dict[str, int]] = field(default_factory=list)  # RankMemory of each simulated rank
+    memory: list[dict[str, Any]] = field(default_factory=list)  # RankMemory of each simulated rank
+    # LiveAllocations of that rank at its peak, the largest first
+    peak_allocations: list[dict[str, Any]] = field(default_factory=list)
     matrix_flops: dict[str, float] = field(default_factory=dict)  # of one iteration of one GPU, by type
     hfu: float | None = None
     operations: float = 0.0  # device operations
@@ -63,6 +66,7 @@ def summarise(job: Job, annotations: Sequence[Annotation], simulation: Simulatio
     """Numbers of a simulated job, of its measured window (docs/metrics.md)."""
     memory = rank_memory(job, gpu)
     fullest = max(memory, key=lambda rank: rank.peak_memory_bytes)
+    profiles = {trace.rank: trace.memory_profile for trace in job.ranks}
     is_oom = fullest.peak_memory_bytes > gpu.memory_bytes
     num_ranks = sum(len(trace.members) for trace in job.ranks)
     weights = [len(trace.members) / num_ranks for trace in job.ranks]
@@ -124,6 +128,7 @@ def summarise(job: Job, annotations: Sequence[Annotation], simulation: Simulatio
         peak_allocated_bytes=max(rank.peak_allocated_bytes for rank in memory),
         peak_reserved_bytes=max(rank.peak_reserved_bytes for rank in memory),
         memory=[asdict(rank) for rank in memory],
+        peak_allocations=peak_allocations(profiles[fullest.rank]),
         matrix_flops=dict(flops),
         hfu=time_at_peak_s(dict(flops), gpu) / iteration_time_s if iteration_time_s > 0 else None,
         operations=operations,
@@ -145,10 +150,12 @@ def out_of_memory_summary(
     failed_bytes: int,
     used_bytes: int,
     unemulated_calls: dict[str, int],
+    profile: MemoryProfile | None = None,
 ) -> Summary:
     """The summary of a job whose capture ended because an allocation of ``failed_bytes`` did not fit.
 
-    ``used_bytes`` is what the device held at that moment, context and buffers of communicators included.
+    ``used_bytes`` is what the device held at that moment, context and buffers of communicators included, and
+    ``profile`` what it was filled with.
     """
     return Summary(
         gpu=gpu.name,
@@ -158,8 +165,16 @@ def out_of_memory_summary(
         oom_bytes=failed_bytes,
         peak_memory_bytes=used_bytes + failed_bytes,
         peak_memory_rank=rank,
+        peak_allocated_bytes=profile.allocated_bytes if profile is not None else 0,
+        peak_reserved_bytes=profile.reserved_bytes if profile is not None else 0,
+        peak_allocations=peak_allocations(profile),
         unemulated_calls=unemulated_calls,
     )
+
+
+def peak_allocations(profile: MemoryProfile | None) -> list[dict[str, Any]]:
+    """The largest allocations of a profile as builtin values."""
+    return [] if profile is None else [asdict(row) for row in profile.allocations]
 
 
 def write_summary(path: Path | str, summary: Summary) -> None:

@@ -34,6 +34,25 @@ class FakeEmulator:
     def call_counts(self) -> dict[str, object]:
         return {"cudaMalloc": 2, "unemulated": {}}
 
+    def peak_device_bytes(self) -> int:
+        return 100
+
+    def peak_nccl_bytes(self) -> int:
+        return 40
+
+
+class FakeHistory:
+    """Marks the iteration whose allocations are recorded."""
+
+    def __init__(self, emulator: FakeEmulator) -> None:
+        self.emulator = emulator
+
+    def begin(self) -> None:
+        self.emulator.mark("history_begin", 0)
+
+    def end(self) -> None:
+        self.emulator.mark("history_end", 0)
+
 
 class FakeCuda:
     """Peaks of the allocator, which a program may reset, and operator ranges."""
@@ -97,7 +116,7 @@ def read_events(session: Session) -> list[dict[str, object]]:
 
 
 def test_iterations_are_steps_of_the_first_optimizer(session):
-    counter = IterationCounter(FakeCuda(session.emulator), session)
+    counter = IterationCounter(FakeCuda(session.emulator), session, FakeHistory(session.emulator))
     first, second = object(), object()
     for _ in range(3):
         counter.on_step(first, (), {})
@@ -107,9 +126,11 @@ def test_iterations_are_steps_of_the_first_optimizer(session):
     names = [(name, value) for name, value in session.emulator.marks if not name.startswith("peak_")]
     assert names == [
         ("iteration", 1),
+        ("history_begin", 0),
         ("range_begin", 0),
         ("shapes", 1),
         ("iteration", 2),
+        ("history_end", 0),
         ("shapes", 0),
         ("range_end", 0),
         ("iteration", 3),
@@ -124,7 +145,7 @@ def test_iterations_are_steps_of_the_first_optimizer(session):
 def test_short_iterations_are_repeated_for_their_host_gaps(session, monkeypatch):
     monkeypatch.setattr(iterations, "_REPEATS_CPU_S", 1.0)
     monkeypatch.setattr(iterations, "_MAX_REPEATS", 7)
-    counter = IterationCounter(FakeCuda(session.emulator), session)
+    counter = IterationCounter(FakeCuda(session.emulator), session, FakeHistory(session.emulator))
     with pytest.raises(Stopped):
         for _ in range(100):
             counter.on_step(counter, (), {})
@@ -142,7 +163,7 @@ def test_linked_ranks_go_by_what_rank_0_proposes(session):
 
 
 def test_peaks_are_those_of_the_whole_run(session):
-    counter = IterationCounter(FakeCuda(session.emulator), session)
+    counter = IterationCounter(FakeCuda(session.emulator), session, FakeHistory(session.emulator))
     with pytest.raises(Stopped):
         for _ in range(4):
             counter.on_step(counter, (), {})

@@ -16,6 +16,7 @@ SUMMARY = {
     "hfu": 0.4,
     "peak_memory_bytes": 40 * 2**30,
     "peak_allocated_bytes": 30 * 2**30,
+    "peak_memory_rank": 0,
     "oom": False,
     "operations": 1234,
     "unemulated_calls": {"cudaFoo": 2},
@@ -31,6 +32,25 @@ TIMELINE = pd.DataFrame(
     }
 )
 
+MEMORY = {
+    "ranks": [
+        {
+            "rank": 0,
+            "profile": {
+                "allocated_bytes": 30 * 2**30,
+                "reserved_bytes": 32 * 2**30,
+                "time_us": 10,
+                "allocations": [{"bytes": 20 * 2**30, "count": 4, "made_by": "model.py:7 forward"}],
+                "course": {
+                    "time_us": [0, 10, 20],
+                    "allocated_bytes": [10 * 2**30, 30 * 2**30, 10 * 2**30],
+                    "reserved_bytes": [32 * 2**30] * 3,
+                },
+            },
+        }
+    ]
+}
+
 
 def job(**changes: object) -> JobReport:
     values = {
@@ -42,6 +62,7 @@ def job(**changes: object) -> JobReport:
         "capacity_bytes": 85_045_608_448,
         "summary": SUMMARY,
         "timeline": TIMELINE,
+        "memory": MEMORY,
     }
     return JobReport(**(values | changes))
 
@@ -54,6 +75,7 @@ def out_of_memory() -> JobReport:
         label="big, ddp, h100",
         summary=SUMMARY | times | {"oom": True, "duration_basis": {}},
         timeline=None,
+        memory={"ranks": [{"rank": 0, "profile": None}]},
     )
 
 
@@ -61,7 +83,7 @@ def test_report_holds_every_job_and_is_self_contained(tmp_path, out_of_memory):
     page = write_report([job(), out_of_memory], tmp_path, "study", "about").read_text()
     assert "500.0" in page and "out of memory" in page
     sources = re.findall(r'<img src="([^"]{0,30})', page)
-    assert len(sources) == 4  # three comparisons and one timeline
+    assert len(sources) == 5  # three comparisons, one course of memory and one timeline
     assert all(source.startswith("data:image/png;base64,") for source in sources)
 
 

@@ -17,6 +17,7 @@ rule report:
         table=rules.jobs_table.output.table,
         summaries=[f"results/simulations/{job_id}/summary.json" for job_id in JOBS],
         lanes=[f"results/simulations/{job_id}/lanes.parquet" for job_id in JOBS],
+        memory=[f"results/simulations/{job_id}/memory.json" for job_id in JOBS],
     output:
         page="results/{sweep}/report.html",
         table="results/{sweep}/table.csv",

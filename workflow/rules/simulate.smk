@@ -7,6 +7,7 @@ rule simulate:
         summary="results/simulations/{job_id}/summary.json",
         timeline="results/simulations/{job_id}/timeline.json.gz",
         lanes="results/simulations/{job_id}/lanes.parquet",
+        memory="results/simulations/{job_id}/memory.json",
     log:
         "results/logs/simulate/{job_id}.log",
     resources:

@@ -16,4 +16,5 @@ simulate_collated(
     summary=Path(snakemake.output.summary),
     timeline=Path(snakemake.output.timeline),
     lanes=Path(snakemake.output.lanes),
+    memory=Path(snakemake.output.memory),
 )

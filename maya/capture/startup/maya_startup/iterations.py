@@ -4,8 +4,10 @@ import functools
 import sys
 import threading
 import time
+from pathlib import Path
 from types import ModuleType
 
+from .memory_history import MemoryHistory
 from .operator_ranges import OperatorRanges
 from .session import Session
 
@@ -24,11 +26,14 @@ class IterationCounter:
     which does not depend on how many ranks share a core, and in `_REPEATS_S`.
     """
 
-    def __init__(self, torch: ModuleType, session: Session) -> None:
+    def __init__(self, torch: ModuleType, session: Session, history: MemoryHistory) -> None:
         self._torch = torch
         self._session = session
         self._first_optimizer: object | None = None
         self._ranges = OperatorRanges(torch, session.emulator)
+        self._history = history
+        # The last iteration of the warm-up is one as they all are, and no time is taken from it.
+        self._history_iteration = max(session.warmup_iterations, 2)
         self._peaks = {"peak_allocated_bytes": 0, "peak_reserved_bytes": 0}
         self.num_optimizers = 0
         self._step_s = (0.0, 0.0)  # when the newest step ended, by the wall clock and the process's CPU clock
@@ -45,6 +50,10 @@ class IterationCounter:
         session.num_iterations += 1
         session.emulator.mark("iteration", session.num_iterations)
         self.mark_peaks()
+        if session.num_iterations == self._history_iteration - 1:
+            self._history.begin()
+        elif session.num_iterations == self._history_iteration:
+            self._history.end()
         num_plain = session.num_iterations - session.warmup_iterations - 1
         if num_plain == -1 and self._torch.cuda.is_initialized():
             self._ranges.begin()
@@ -84,7 +93,8 @@ def _clocks_s() -> tuple[float, float]:
 
 def count_iterations(torch: ModuleType, session: Session) -> IterationCounter:
     """Installs the counter for PyTorch's optimizers, and for programs without one a watch on repetition."""
-    counter = IterationCounter(torch, session)
+    history = MemoryHistory(torch, Path(session.trace_dir, f"rank{session.rank:05d}.memory.json"))
+    counter = IterationCounter(torch, session, history)
     optimizer_module = sys.modules["torch.optim.optimizer"]  # torch.optim hides its submodules
     optimizer_module.register_optimizer_step_post_hook(counter.on_step)
     _count_optimizers(torch, counter)
