@@ -128,7 +128,7 @@ def memory_rows(summary: Summary) -> list[tuple[str, str]]:
         rows.append(("  by rank", ", ".join(texts)))
     for number, allocations in enumerate(summary.peak_allocations[:_MAX_ROWS]):
         count = f" in {allocations['count']}" if allocations["count"] > 1 else ""
-        text = f"{mib(allocations['bytes'])}{count}: {allocations['made_by']}"
+        text = f"{size(allocations['bytes'])}{count}: {allocations['made_by']}"
         rows.append(("  of it" if number == 0 else "", text))
     return rows
 
@@ -137,8 +137,8 @@ def milliseconds(time_s: float) -> str:
     return f"{time_s * 1e3:,.2f} ms"
 
 
-def mib(size_bytes: float) -> str:
-    return f"{size_bytes / 2**20:,.0f} MiB"
+def size(size_bytes: float) -> str:
+    return gib(size_bytes) if size_bytes >= 2**30 else f"{size_bytes / 2**20:,.0f} MiB"
 
 
 def gib(size_bytes: float) -> str:

@@ -8,7 +8,6 @@ import gc
 import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 NUM_LARGEST = 10
@@ -27,14 +26,17 @@ Names = dict[int, tuple[str, str]]  # by address: what a block belongs to, and t
 class MemoryHistory:
     """Lets PyTorch remember who made each live block, and for one iteration every allocation."""
 
-    def __init__(self, torch: ModuleType, path: Path) -> None:
+    def __init__(self, torch: Any, path: Path) -> None:
         self._memory: Any = torch.cuda.memory
         self._record_history = self._memory._record_memory_history
-        self._torch: Any = torch
+        self._torch = torch
         self._path = path
         self._before: dict[str, Any] | None = None  # snapshot at the beginning of the iteration
         self._is_on = False
-        torch.cuda._lazy_call(self._switch_on)
+        if hasattr(torch.cuda._tls, "is_initializing"):  # its first use makes this process a rank
+            self._switch_on()
+        else:
+            torch.cuda._lazy_call(self._switch_on)
 
     def _switch_on(self) -> None:
         self._is_on = self._record("state", context="state")
