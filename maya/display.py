@@ -126,10 +126,15 @@ def memory_rows(summary: Summary) -> list[tuple[str, str]]:
         if len(summary.memory) > _MAX_ROWS:
             texts.append("...")
         rows.append(("  by rank", ", ".join(texts)))
+    heaviest = next((rank for rank in summary.memory if rank["rank"] == summary.peak_memory_rank), None)
+    if heaviest is not None:
+        parts = {"PyTorch": "peak_reserved_bytes", "NCCL": "nccl_bytes", "context": "context_bytes"}
+        texts = [f"{name} {gib(heaviest[key])}" for name, key in parts.items()]
+        rows.append(("  taken by", ", ".join(texts)))
     for number, allocations in enumerate(summary.peak_allocations[:_MAX_ROWS]):
         count = f" in {allocations['count']}" if allocations["count"] > 1 else ""
         text = f"{size(allocations['bytes'])}{count}: {allocations['made_by']}"
-        rows.append(("  of it" if number == 0 else "", text))
+        rows.append(("  tensors" if number == 0 else "", text))
     return rows
 
 

@@ -91,7 +91,7 @@ class IterationCounter:
 
 
 def _let_watchdog_retire_work() -> None:
-    """Gives PyTorch's NCCL watchdog, which looks every 100 ms, the time that a first iteration takes on a GPU.
+    """Gives PyTorch's NCCL watchdog, which looks every 100 ms, the time of a first iteration on a GPU.
 
     It holds the result of work whose future was asked for, as DDP does: its first buckets, of all gradients,
     would still be there when the second iteration makes new ones.

@@ -242,9 +242,14 @@ def persistent_tensors(torch: Any) -> Names:
             parameter_names[id(parameter)] = path
             name(parameter, "parameters", path)
             name(parameter.grad, "gradients", path)
+            name(getattr(parameter, "main_grad", None), "gradients", path)  # Megatron's
         for path, buffer in module.named_buffers():
             name(buffer, "buffers", path)
     for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                name(parameter, "the optimizer's copies of parameters", "")
+                name(parameter.grad, "the optimizer's copies of gradients", "")
         for parameter, state in optimizer.state.items():
             path = parameter_names.get(id(parameter), "")
             for key, value in state.items() if isinstance(state, dict) else ():
