@@ -180,7 +180,7 @@ void count_operation(Recorder& r, Kind kind, const int64_t* fields, int num_fiel
     hash = (hash ^ static_cast<uint64_t>(fields[i])) * 0x9E3779B97F4A7C15ULL;
     hash ^= hash >> 29;
   }
-  r.repetitions.push(hash);
+  r.repetitions.push(hash, kind == Kind::gemm || kind == Kind::conv || kind == Kind::attention);
 }
 
 void append_json_string(std::string& out, std::string_view text) {

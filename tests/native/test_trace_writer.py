@@ -170,17 +170,24 @@ def test_call_counts(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("prefix", "period", "repeats", "expected"),
-    [(0, 5, 1, 0), (3, 5, 2, 2), (3, 5, 7, 7), (100, 5, 3, 0)],
-    ids=["once", "twice", "often", "mostly something else"],
+    ("prefix", "period", "repeats", "has_gemm", "expected"),
+    [(0, 5, 1, True, 0), (3, 5, 2, True, 2), (3, 5, 7, True, 7), (100, 5, 3, True, 0), (3, 5, 7, False, 0)],
+    ids=["once", "twice", "often", "mostly something else", "nothing that trains"],
 )
-def test_repetitions(tmp_path, prefix, period, repeats, expected):
+def test_repetitions(tmp_path, prefix, period, repeats, has_gemm, expected):
     program = f"""
         k = kernel(b"_Z6kernelPfi")
+        handle, one = ctypes.c_void_p(), ctypes.c_float(1)
+        call("cublasCreate_v2", ctypes.byref(handle))
+        null = ctypes.c_void_p(0)
+        def gemm():
+            scale = ctypes.byref(one)
+            call("cublasSgemm_v2", handle, 0, 0, 8, 8, 8, scale, null, 8, null, 8, scale, null, 8)
         def op(size): assert launch(k, ctypes.c_void_p(0), ctypes.c_int(0), grid=(size, 1, 1)) == 0
         for i in range({prefix}): op(1000 + i)
         for _ in range({repeats}):
             for i in range({period}): op(1 + i)
+            if {has_gemm}: gemm()
         rt.maya_repetitions.restype = ctypes.c_int64
         assert rt.maya_repetitions() == {expected}, rt.maya_repetitions()
     """

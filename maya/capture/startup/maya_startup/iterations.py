@@ -134,9 +134,9 @@ def _count_optimizers(torch: ModuleType, counter: IterationCounter) -> None:
 def _watch_repetitions(counter: IterationCounter, session: Session) -> None:
     """Ends a program that has no optimizer of PyTorch once its device operations repeat often enough.
 
-    Repetition has to grow between two looks, as the loops that initialise a model repeat as well, but not
-    for long. A program that has an optimizer repeats before its first step too, for each micro-batch, and is
-    left alone.
+    Repetition has to grow between two looks, as the layers of one pass repeat as well, but not for long; what
+    repeats without matrix products, convolutions or attention does not count. A program that has an optimizer
+    repeats before its first step too, for each micro-batch, and is left alone.
     """
     wanted = session.warmup_iterations + 1 + session.iterations
     previous = 0
