@@ -42,6 +42,7 @@ extern "C" {
 void maya_mark(const char* name, int64_t value) { maya::record_mark(name, value); }
 void maya_flush() { maya::finish_trace(); }
 int64_t maya_repetitions() { return maya::count_repetitions(); }
+int64_t maya_matrix_operations() { return maya::count_matrix_operations(); }
 // The most memory of the thread's device that this process held, without the context.
 int64_t maya_peak_device_bytes() { return maya::peak_device_bytes_used(maya::current_device()); }
 // The text lives until the next call of this function in the same thread.

@@ -70,6 +70,7 @@ struct Recorder {
   std::vector<std::string*> strings;  // by id - 1
   std::map<std::string, uint64_t> unemulated_counts;
   Repetitions repetitions;
+  int64_t num_matrix_operations = 0;
   OverheadHistogram overhead;
 };
 
@@ -180,7 +181,9 @@ void count_operation(Recorder& r, Kind kind, const int64_t* fields, int num_fiel
     hash = (hash ^ static_cast<uint64_t>(fields[i])) * 0x9E3779B97F4A7C15ULL;
     hash ^= hash >> 29;
   }
-  r.repetitions.push(hash, kind == Kind::gemm || kind == Kind::conv || kind == Kind::attention);
+  bool is_matrix_work = kind == Kind::gemm || kind == Kind::conv || kind == Kind::attention;
+  r.num_matrix_operations += is_matrix_work ? 1 : 0;
+  r.repetitions.push(hash, is_matrix_work);
 }
 
 void append_json_string(std::string& out, std::string_view text) {
@@ -341,6 +344,11 @@ int64_t count_repetitions() {
   return recorder().repetitions.count();
 }
 
+int64_t count_matrix_operations() {
+  Call call;
+  return recorder().num_matrix_operations;
+}
+
 void record_mark(const char* name, int64_t value) {
   Call call;
   call.record(Kind::mark, {intern(name), value});
@@ -392,6 +400,7 @@ void reset_after_fork_in_child() {
   r.num_recorded_calls = 0;
   r.device_clock_ns = 0;
   r.repetitions = Repetitions{};
+  r.num_matrix_operations = 0;
   r.overhead = OverheadHistogram{};
   r.unemulated_counts.clear();
   for (CallCounter* c = counters.load(); c != nullptr; c = c->next) c->count = 0;

@@ -26,6 +26,9 @@ void finish_trace();
 // How often the newest period of device operations has repeated; 0 below two.
 int64_t count_repetitions();
 
+// Matrix products, convolutions and attention so far.
+int64_t count_matrix_operations();
+
 // JSON object of call counts, with the calls that were not emulated under "unemulated", and
 // the number of recorded calls and the median time inside of one under "recorded" and "overhead_ns_median".
 std::string call_counts_json();

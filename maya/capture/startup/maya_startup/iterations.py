@@ -19,7 +19,8 @@ _WATCHDOG_S = 0.25
 
 
 class IterationCounter:
-    """Counts the steps of the optimizer that stepped first; each ends an iteration.
+    """Counts the steps of the optimizer that stepped first; each ends an iteration, but for those between
+    which nothing was multiplied: DeepSpeed's ZeRO 3 steps once for every group of parameters.
 
     The iteration after the warm-up announces its operators with their input sizes as NVTX ranges, which slows
     the host, so the iterations from which host gaps are taken come after it. Those asked for are followed by
@@ -39,6 +40,7 @@ class IterationCounter:
         self.num_optimizers = 0
         self._step_s = (0.0, 0.0)  # when the newest step ended, by the wall clock and the process's CPU clock
         self._num_repeats = 0
+        self._num_matrix_operations = 0  # at the newest step
 
     def on_step(self, optimizer: object, args: object, kwargs: object) -> None:
         """Post-hook of every step of every optimizer."""
@@ -47,6 +49,12 @@ class IterationCounter:
             self._first_optimizer = optimizer
             self.num_optimizers = max(self.num_optimizers, 1)  # made before the hooks were there
         if optimizer is not self._first_optimizer or session.is_finished:
+            return
+        previous, self._num_matrix_operations = (
+            self._num_matrix_operations,
+            session.emulator.matrix_operations(),
+        )
+        if 0 < previous == self._num_matrix_operations:
             return
         session.num_iterations += 1
         session.emulator.mark("iteration", session.num_iterations)

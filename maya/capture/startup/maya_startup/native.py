@@ -13,6 +13,7 @@ class Emulator:
             self._mark = library.maya_mark
             self._flush = library.maya_flush
             self._repetitions = library.maya_repetitions
+            self._matrix_operations = library.maya_matrix_operations
             self._call_counts = library.maya_call_counts
             self._peak_device_bytes = library.maya_peak_device_bytes
             self._peak_nccl_bytes = library.maya_peak_nccl_bytes
@@ -23,6 +24,7 @@ class Emulator:
         self._mark.restype = None
         self._flush.restype = None
         self._repetitions.restype = ctypes.c_int64
+        self._matrix_operations.restype = ctypes.c_int64
         self._call_counts.restype = ctypes.c_char_p
         self._peak_device_bytes.restype = ctypes.c_int64
         self._peak_nccl_bytes.restype = ctypes.c_int64
@@ -39,6 +41,10 @@ class Emulator:
     def repetitions(self) -> int:
         """How often the newest period of device operations has repeated."""
         return int(self._repetitions())
+
+    def matrix_operations(self) -> int:
+        """Matrix products, convolutions and attention so far."""
+        return int(self._matrix_operations())
 
     def call_counts(self) -> dict[str, object]:
         counts: dict[str, object] = json.loads(self._call_counts() or b"{}")
