@@ -1,6 +1,6 @@
 """Capture a training command on emulated GPUs and look at what its ranks asked of the device."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -12,7 +12,6 @@ from maya.collate import collate
 from maya.collate.iterations import DEVICE_KINDS
 from maya.collate.job import Job, RankTrace
 from maya.config.compose import compose_target
-from maya.config.schema import CaptureConfig
 from maya.training_run import capture_run, run_of_command
 
 
@@ -82,8 +81,8 @@ def capture_command(
 
     ``overrides`` choose GPU and cluster (``gpu=a100_sxm_80gb``, ``cluster=dgx_a100``); H100s otherwise.
     """
-    gpu, cluster, _ = compose_target(overrides)
-    capture = CaptureConfig(mode=mode, warmup_iterations=2, iterations=1, timeout_s=600, strict=True)
+    gpu, cluster, capture = compose_target(overrides)
+    capture = replace(capture, mode=mode, warmup_iterations=2, iterations=1, timeout_s=600, strict=True)
     run = run_of_command(command, gpu, cluster, capture, world_size)
     capture_run(run, trace_dir, ranks=ranks)
     return CapturedJob(trace_dir)

@@ -1,8 +1,10 @@
 """Environment variables of the ranks: what torchrun would set, and what the emulator reads."""
 
+import json
 import math
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 from maya.capture.spec import CaptureSpec
@@ -69,6 +71,7 @@ def common_environment(
     # Launchers and shell scripts find the interpreter that Maya runs in, and what is missing without a GPU.
     _prepend(env, "PATH", str(Path(sys.executable).parent))
     env["PATH"] += os.pathsep + str(TOOLS_DIR)
+    values = spec.capture.values
     cache = Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "maya" / spec.gpu.name
     env.update(
         NVTX_INJECTION64_PATH=str(emulator_dir / LIBRARY_NAME),
@@ -84,6 +87,7 @@ def common_environment(
         # Less than the capture has: the rank that waits in vain can tell for whom, the capture cannot.
         MAYA_EXCHANGE_TIMEOUT_S=str(math.ceil(spec.capture.timeout_s / 2)),
         MAYA_STRICT="1" if spec.capture.strict else "0",
+        MAYA_VALUES=json.dumps([asdict(rule) for rule in (*values.rules, *values.builtin)]),
         MAYA_ITERATIONS=f"{spec.capture.warmup_iterations},{spec.capture.iterations}",
     )
     if spec.mode == "solo":

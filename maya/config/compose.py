@@ -19,11 +19,11 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from maya.config.schema import CaptureConfig, ClusterConfig, GpuConfig, JobConfig
-from maya.config.validate import validate_job
+from maya.config.validate import validate_job, validate_values
 from maya.errors import ConfigError
 from maya.paths import config_dir
 
-GROUPS = ("gpu", "cluster", "model", "framework")
+GROUPS = ("gpu", "cluster", "model", "framework", "values")
 
 
 def _case(key: str, cases: dict[str, Any], otherwise: Any) -> Any:
@@ -171,7 +171,9 @@ def compose_target(overrides: Sequence[str]) -> tuple[GpuConfig, ClusterConfig, 
                 "Leave the override or the command out."
             )
     config = compose_config(overrides)
-    return _group(config, "gpu"), _group(config, "cluster"), _group(config, "capture")
+    capture = _group(config, "capture")
+    validate_values(capture)
+    return _group(config, "gpu"), _group(config, "cluster"), capture
 
 
 def _group(config: DictConfig, group: str) -> Any:

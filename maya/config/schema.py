@@ -98,6 +98,32 @@ class FrameworkConfig:
 
 
 @dataclass
+class ValueRule:
+    """What operators of PyTorch give inside of certain functions; `docs/values.md` explains it."""
+
+    name: str = ""
+    sites: list[str] = MISSING  # path/of/file.py:Class.function, shell patterns
+    operators: list[str] = field(default_factory=list)  # as PyTorch registers them: topk, nonzero, item
+    answer: str = "zeros"  # zeros, ones, true, constant, fraction, balanced, uniform, normal
+    value: float = 0.0  # of constant; the share of ones of fraction
+    low: float = 0.0  # of uniform
+    high: float = 1.0
+    mean: float = 0.0  # of normal
+    std: float = 1.0
+    seed: int = 0
+    min_bytes: int = 0  # of the tensor that is answered
+    max_bytes: int | None = None
+
+
+@dataclass
+class ValuesConfig:
+    """Rules for device values: the first that names an operator counts; ``rules`` come before ``builtin``."""
+
+    rules: list[ValueRule] = field(default_factory=list)
+    builtin: list[ValueRule] = field(default_factory=list)
+
+
+@dataclass
 class CaptureConfig:
     """How the program is run on the emulated GPUs."""
 
@@ -107,6 +133,7 @@ class CaptureConfig:
     iterations: int = 3  # measured ones, after the warm-up and one that records operator shapes
     timeout_s: float = 1800.0
     strict: bool = False
+    values: ValuesConfig = field(default_factory=ValuesConfig)  # config/job.yaml: the group `values`
 
 
 @dataclass
@@ -117,6 +144,7 @@ class JobConfig:
     cluster: ClusterConfig = MISSING
     model: ModelConfig = MISSING
     framework: FrameworkConfig = MISSING
+    values: ValuesConfig = field(default_factory=ValuesConfig)
     capture: CaptureConfig = field(default_factory=CaptureConfig)
 
 

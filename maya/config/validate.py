@@ -1,6 +1,6 @@
 """Whether the values of a job fit together. Types are checked before, when the job is composed."""
 
-from maya.config.schema import JobConfig
+from maya.config.schema import CaptureConfig, JobConfig
 from maya.errors import ConfigError
 
 FAMILIES = {  # families of models that the script of each framework can build
@@ -15,6 +15,9 @@ PRECISIONS = {
 }
 RECOMPUTE = ("none", "selective", "full")
 MODES = ("auto", "linked", "solo")
+ANSWERS = ("zeros", "ones", "true", "constant", "fraction", "balanced", "uniform", "normal")
+# maya/capture/startup/maya_startup/value_rules.py
+BALANCED_OPERATORS = ("topk", "sort", "argmax", "argmin", "bincount", "histc")
 
 
 def world_size(job: JobConfig) -> int:
@@ -36,12 +39,29 @@ def validate_job(job: JobConfig) -> None:
     """Raises: ConfigError that names the keys and values that do not fit together."""
     _validate_choices(job)
     _validate_parallelism(job)
+    validate_values(job.capture)
     if job.model.family != "resnet":
         _validate_transformer(job)
     elif job.model.image_size < 32:
         raise ConfigError(
             f"model.image_size={job.model.image_size}: a ResNet needs images of 32 pixels or more."
         )
+
+
+def validate_values(capture: CaptureConfig) -> None:
+    """Raises: ConfigError that names the rule for values that cannot be followed."""
+    values = capture.values
+    for number, rule in enumerate((*values.rules, *values.builtin)):
+        key = f"rule {rule.name or number} of `values`: "
+        if rule.answer not in ANSWERS:
+            raise ConfigError(f"{key}answer={rule.answer}: it can be {', '.join(ANSWERS)}.")
+        others = [operator for operator in rule.operators if operator not in BALANCED_OPERATORS]
+        if rule.answer == "balanced" and others:
+            raise ConfigError(
+                f"{key}answer=balanced answers {', '.join(BALANCED_OPERATORS)}, and not {', '.join(others)}."
+            )
+        if rule.answer == "fraction" and not 0 <= rule.value <= 1:
+            raise ConfigError(f"{key}value={rule.value}: a fraction is from 0 to 1.")
 
 
 def _validate_choices(job: JobConfig) -> None:

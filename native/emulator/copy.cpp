@@ -12,6 +12,7 @@
 #include "allocations.h"
 #include "collectives.h"
 #include "device_table.h"
+#include "host_reads.h"
 #include "known_bytes.h"
 #include "recorder.h"
 #include "recorder_state.h"
@@ -84,13 +85,16 @@ void move_rows(void* target, const void* source, const Rows& rows, MemcpyDirecti
     }
     return;
   }
+  Origin worst = Origin::program;
   for (size_t row = 0; row < rows.height; ++row) {
     char* to = static_cast<char*>(target) + row * rows.target_pitch_bytes;
     const char* from = static_cast<const char*>(source) + row * rows.source_pitch_bytes;
-    settle_known_bytes(from, rows.width_bytes);
+    const Origin origin = origin_of_bytes(from, rows.width_bytes);
     memmove(to, from, rows.width_bytes);
-    keep_known_bytes(to, rows.width_bytes);
+    keep_known_bytes(to, rows.width_bytes, origin);
+    worst = std::max(worst, origin);
   }
+  if (direction == MemcpyDirection::device_to_host) finish_host_read(target, bytes, worst);
 }
 
 void fill_now(void* target, unsigned value, size_t element_bytes, size_t count) {

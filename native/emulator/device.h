@@ -51,4 +51,7 @@ int64_t event_id(const void* event_handle);
 // Bytes up to which payloads are really moved (copies, memsets, collectives).
 inline constexpr size_t kPayloadLimitBytes = 64 << 10;
 
+// Known integers move in collectives up to this: routing maps, of tokens times experts bytes.
+inline constexpr size_t kIntegerPayloadLimitBytes = 4 << 20;
+
 }  // namespace maya

@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "device.h"
 #include "hash.h"
 #include "recorder.h"
 
@@ -23,8 +24,9 @@ constexpr uint64_t kMailboxBytes = 4ull << 30;  // sparse: only what is used tak
 constexpr uint64_t kNumChains = 1 << 20;
 constexpr uint64_t kArrived = 1;  // no payload lies at offset 1
 constexpr size_t kAlignment = 64;
-constexpr int kMaxBlockBits =
-    17;  // blocks of 64 B to 128 KiB: a payload of kPayloadLimitBytes and its header
+// Blocks of 64 B to 8 MiB: a payload of kIntegerPayloadLimitBytes and its header.
+constexpr int kMaxBlockBits = 23;
+static_assert((size_t{1} << kMaxBlockBits) > kIntegerPayloadLimitBytes);
 
 struct Header {
   std::atomic<uint64_t> arena_used_bytes;
@@ -38,6 +40,7 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free);
 struct PayloadBlock {
   std::atomic<uint64_t> next_free;  // may be read by a rank that loses the race for the block
   uint32_t block_bits;
+  Origin origin;
 };
 static_assert(sizeof(PayloadBlock) <= kAlignment);
 
@@ -181,10 +184,11 @@ Rendezvous* meet(const Key& key, const Signature& signature, int num_slots) {
   }
 }
 
-void arrive(Rendezvous* rendezvous, int slot, const void* payload, size_t bytes) {
+void arrive(Rendezvous* rendezvous, int slot, const void* payload, size_t bytes, Origin origin) {
   uint64_t mark = kArrived;
   if (payload != nullptr) {
     mark = allocate_block(bytes);
+    Mailbox::instance().at<PayloadBlock>(mark)->origin = origin;
     std::memcpy(Mailbox::instance().at<char>(mark) + kAlignment, payload, bytes);
   }
   rendezvous->slots[slot].store(mark, std::memory_order_release);
@@ -195,7 +199,13 @@ bool has_arrived(const Rendezvous* rendezvous, int slot) {
 }
 
 const void* payload(const Rendezvous* rendezvous, int slot) {
-  return Mailbox::instance().at<char>(rendezvous->slots[slot].load(std::memory_order_acquire)) + kAlignment;
+  const uint64_t mark = rendezvous->slots[slot].load(std::memory_order_acquire);
+  return mark > kArrived ? Mailbox::instance().at<char>(mark) + kAlignment : nullptr;
+}
+
+Origin payload_origin(const Rendezvous* rendezvous, int slot) {
+  const uint64_t mark = rendezvous->slots[slot].load(std::memory_order_acquire);
+  return mark > kArrived ? Mailbox::instance().at<PayloadBlock>(mark)->origin : Origin::kernel;
 }
 
 void finish_reading(Rendezvous* rendezvous, int num_readers) {

@@ -15,6 +15,8 @@
 #include <cstdint>
 #include <string>
 
+#include "known_bytes.h"
+
 namespace maya::exchange {
 
 enum class Purpose : int32_t { init, split, collective, message };
@@ -50,10 +52,12 @@ struct Rendezvous {
 Rendezvous* meet(const Key& key, const Signature& signature, int num_slots);
 
 // Marks the arrival of a participant, with its payload if `payload` is not null.
-void arrive(Rendezvous* rendezvous, int slot, const void* payload, size_t bytes);
+void arrive(Rendezvous* rendezvous, int slot, const void* payload, size_t bytes,
+            Origin origin = Origin::program);
 bool has_arrived(const Rendezvous* rendezvous, int slot);
-// The payload of a participant that has arrived with one.
+// The payload of a participant that has arrived, null if it came without one, and its origin.
 const void* payload(const Rendezvous* rendezvous, int slot);
+Origin payload_origin(const Rendezvous* rendezvous, int slot);
 // One of `num_readers` participants has read what it needs; the last one releases the payloads.
 void finish_reading(Rendezvous* rendezvous, int num_readers);
 

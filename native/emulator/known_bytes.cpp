@@ -23,10 +23,11 @@ std::array<std::atomic<uint16_t>, kNumCounts> counts;
 
 std::atomic<uint16_t>& count_of(uintptr_t granule) { return counts[(granule * 0x9E3779B97F4A7C15ULL) >> 48]; }
 
-// Known bytes that are not all zero. Times count the calls that made bytes known.
+// Times count the calls that made bytes known.
 struct KnownRange {
   uintptr_t end;
   uint64_t time;
+  Origin origin;
 };
 std::map<uintptr_t, KnownRange>& ranges() {  // by begin; guarded by the mutex
   static auto& instance = *new std::map<uintptr_t, KnownRange>;
@@ -54,9 +55,9 @@ void count(uintptr_t begin, uintptr_t end, int change) {
   }
 }
 
-void insert_locked(uintptr_t begin, uintptr_t end, uint64_t time) {
-  count(begin, end, 1);
-  ranges()[begin] = {end, time};
+void insert_locked(uintptr_t begin, const KnownRange& range) {
+  count(begin, range.end, 1);
+  ranges()[begin] = range;
   num_ranges.store(ranges().size(), std::memory_order_relaxed);
 }
 
@@ -84,8 +85,8 @@ void cut_locked(uintptr_t begin, uintptr_t end, uint64_t time, bool sets_to_zero
     const uintptr_t first = std::max(begin, range_begin), last = std::min(end, known.end);
     if (sets_to_zero) memset(reinterpret_cast<void*>(first), 0, last - first);
     range = erase_locked(range);
-    if (range_begin < first) insert_locked(range_begin, first, known.time);
-    if (last < known.end) insert_locked(last, known.end, known.time);
+    if (range_begin < first) insert_locked(range_begin, {first, known.time, known.origin});
+    if (last < known.end) insert_locked(last, known);
   }
 }
 
@@ -114,13 +115,29 @@ void cut(const void* address, size_t bytes, bool sets_to_zero) {
 
 }  // namespace
 
-void keep_known_bytes(const void* address, size_t bytes) {
+void keep_known_bytes(const void* address, size_t bytes, Origin origin) {
   if (bytes == 0) return;
   cut(address, bytes, /*sets_to_zero=*/false);
   const auto begin = reinterpret_cast<uintptr_t>(address);
-  if (find_allocation(address).space != Space::device || is_zero(address, bytes)) return;
+  if (find_allocation(address).space != Space::device) return;
+  if (origin == Origin::kernel && is_zero(address, bytes)) return;  // as memory without an entry reads
   std::lock_guard lock(mutex);
-  insert_locked(begin, begin + bytes, now.fetch_add(1, std::memory_order_relaxed) + 1);
+  insert_locked(begin, {begin + bytes, now.fetch_add(1, std::memory_order_relaxed) + 1, origin});
+}
+
+Origin origin_of_bytes(const void* address, size_t bytes) {
+  if (find_allocation(address).space != Space::device) return Origin::program;
+  settle_known_bytes(address, bytes);
+  auto begin = reinterpret_cast<uintptr_t>(address);
+  const uintptr_t end = begin + bytes;
+  if (!may_overlap(begin, bytes)) return Origin::kernel;
+  Origin origin = Origin::program;
+  std::lock_guard lock(mutex);
+  for (Iterator range = first_overlap_locked(begin); begin < end; begin = range->second.end, ++range) {
+    if (range == ranges().end() || range->first > begin) return Origin::kernel;
+    origin = std::max(origin, range->second.origin);
+  }
+  return origin;
 }
 
 void overwrite_known_bytes(const void* address, size_t bytes) { cut(address, bytes, /*sets_to_zero=*/true); }

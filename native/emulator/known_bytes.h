@@ -2,7 +2,7 @@
 //
 // Kernels compute nothing. What the host, a memset, a small copy or a small collective has put somewhere is
 // known until a kernel or a math library may have written there; all other device memory reads as zero. Known
-// bytes that are zero need no entry: only the rest is kept, and is set to zero once it is overwritten.
+// bytes are set to zero once they are overwritten.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,18 @@
 
 namespace maya {
 
+// Where the value of some bytes comes from. Of several parts the greatest counts.
+enum class Origin : uint8_t {
+  program,  // a real device would hold the same
+  rule,     // the configuration gave the answer, or it was computed from one
+  kernel,   // a kernel that was not computed had a part in it
+};
+
 // The bytes that stand at `address` now are known. Of addresses outside of device memory nothing is kept.
-void keep_known_bytes(const void* address, size_t bytes);
+void keep_known_bytes(const void* address, size_t bytes, Origin origin = Origin::program);
+
+// The origin of bytes in device memory; of others `program`. Includes settle_known_bytes.
+Origin origin_of_bytes(const void* address, size_t bytes);
 
 // A computation has written exactly these bytes: they read as zero from now on.
 void overwrite_known_bytes(const void* address, size_t bytes);

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "known_bytes.h"
 #include "payloads.h"
 
 namespace maya {
@@ -15,6 +16,7 @@ struct PayloadPlan {
   // data are moved.
   size_t largest_contribution_bytes;
   size_t largest_output_bytes;
+  bool is_integer;
   int source;       // slot whose contribution the output needs; -1: all
   int num_readers;  // ranks that have an output
 
@@ -30,8 +32,12 @@ inline bool is_message(trace::CollectiveOp op) {
 bool is_accessible(const void* pointer, size_t bytes);
 
 // The contribution of this rank: its send buffer, pre-multiplied where the operator says so; zeros where the
-// buffer is not known.
-std::vector<char> contribution(const CollectiveCall& call, size_t bytes);
+// buffer is not accessible, nothing where it is above kPayloadLimitBytes and not known.
+struct Contribution {
+  std::vector<char> data;
+  Origin origin;
+};
+Contribution contribution(const CollectiveCall& call, size_t bytes);
 
 // The operator with which contributions are reduced.
 ncclRedOp_t builtin_operator(int reduce_op);

@@ -17,8 +17,9 @@ namespace maya {
 namespace {
 
 void publish(PendingCall& pending) {
-  const std::vector<char> own = contribution(pending.call, pending.plan.send_bytes);
-  exchange::arrive(pending.rendezvous, pending.slot, own.data(), own.size());
+  const Contribution own = contribution(pending.call, pending.plan.send_bytes);
+  exchange::arrive(pending.rendezvous, pending.slot, own.data.empty() ? nullptr : own.data.data(),
+                   own.data.size(), own.origin);
   pending.is_published = true;
 }
 
@@ -26,7 +27,15 @@ void write_output(const PendingCall& pending) {
   using enum trace::CollectiveOp;
   const CollectiveCall& call = pending.call;
   auto* output = static_cast<char*>(call.receive);
-  if (is_accessible(output, pending.plan.receive_bytes)) {
+  Origin origin = Origin::program;
+  bool is_complete = true;
+  pending.for_each_source([&](int slot) {
+    origin = std::max(origin, exchange::payload_origin(pending.rendezvous, slot));
+    is_complete &= exchange::payload(pending.rendezvous, slot) != nullptr;
+  });
+  if (!is_complete) {
+    overwrite_known_bytes(output, pending.plan.receive_bytes);
+  } else if (is_accessible(output, pending.plan.receive_bytes)) {
     const size_t bytes = call.count * element_bytes(call.dtype);
     auto input = [&](int slot) {
       return static_cast<const char*>(exchange::payload(pending.rendezvous, slot));
@@ -62,8 +71,9 @@ void write_output(const PendingCall& pending) {
     }
     if (pending.is_overwritten) {
       std::memset(output, 0, pending.plan.receive_bytes);
+      origin = Origin::kernel;
     }
-    keep_known_bytes(output, pending.plan.receive_bytes);
+    keep_known_bytes(output, pending.plan.receive_bytes, origin);
   }
   exchange::finish_reading(pending.rendezvous, pending.plan.num_readers);
 }

@@ -39,6 +39,7 @@ __attribute__((destructor)) void tear_down() { finish_trace(); }
 
 extern "C" {
 
+void maya_discount(int64_t ns) { maya::discount_host_time(ns); }
 void maya_mark(const char* name, int64_t value) { maya::record_mark(name, value); }
 void maya_flush() { maya::finish_trace(); }
 int64_t maya_repetitions() { return maya::count_repetitions(); }

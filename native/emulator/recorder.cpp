@@ -282,6 +282,11 @@ UntimedSection::~UntimedSection() {
   state.is_timed = false;
 }
 
+void discount_host_time(int64_t ns) {
+  ThreadState& state = thread_state;
+  state.last_end_ns = std::min(state.last_end_ns + ns, clock_ns(CLOCK_MONOTONIC));
+}
+
 int64_t intern(std::string_view text) {
   Recorder& r = recorder();
   if (auto found = r.string_ids.find(text); found != r.string_ids.end()) return found->second;

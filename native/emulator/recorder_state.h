@@ -16,6 +16,9 @@ class UntimedSection {
   UntimedSection& operator=(const UntimedSection&) = delete;
 };
 
+// Takes time that the start-up hook has spent on this thread since its newest call out of the next gap.
+void discount_host_time(int64_t ns);
+
 // A device clock that advances with the work issued (see recorder.cpp), the same in every run: what
 // elapsed times of events are answered from. Inside a Call.
 int64_t device_clock_ns();

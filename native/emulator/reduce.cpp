@@ -100,6 +100,14 @@ A power(A base, int exponent) {
 
 }  // namespace
 
+bool is_integer_type(ncclDataType_t dtype) {
+  bool is_integer = false;
+  dispatch(dtype, [&]<typename Type>(Type) {
+    is_integer = std::is_integral_v<typename Type::Storage> && std::is_integral_v<typename Type::Accumulator>;
+  });
+  return is_integer;
+}
+
 size_t element_bytes(ncclDataType_t dtype) {
   size_t bytes = 0;
   dispatch(dtype, [&](auto type) { bytes = sizeof(typename decltype(type)::Storage); });

@@ -9,6 +9,7 @@
 namespace maya {
 
 size_t element_bytes(ncclDataType_t dtype);
+bool is_integer_type(ncclDataType_t dtype);
 
 // Reduces `count` elements of each input, in order, into `output`, which may be one of the inputs. Types of
 // 16 and 8 bits are accumulated in float and rounded once; integers wrap. `op` is a built-in operator.

@@ -13,13 +13,16 @@ void SoloAnswers::answer(const CollectiveCall& call) {
   using enum trace::CollectiveOp;
   const PayloadPlan plan = plan_payload(call);
   if (!plan.moves_data()) return;
-  std::vector<char> own;
-  if (plan.send_bytes > 0) own = contribution(call, plan.send_bytes);
-  if (call.op == send) return sent(call, std::move(own));
+  Contribution own{{}, Origin::program};
+  if (plan.send_bytes > 0) {
+    own = contribution(call, plan.send_bytes);
+    if (own.data.empty()) return overwrite_known_bytes(call.receive, plan.receive_bytes);
+  }
+  if (call.op == send) return sent(call, std::move(own.data));
   if (plan.receive_bytes == 0 || !is_accessible(call.receive, plan.receive_bytes)) return;
   settle_known_bytes(call.receive, plan.receive_bytes);
-  write_output(call, plan, own);
-  keep_known_bytes(call.receive, plan.receive_bytes);
+  write_output(call, plan, own.data);
+  keep_known_bytes(call.receive, plan.receive_bytes, own.origin);
 }
 
 void SoloAnswers::write_output(const CollectiveCall& call, const PayloadPlan& plan,

@@ -35,12 +35,14 @@ class _Finder(importlib.abc.MetaPathFinder):
             find = getattr(finder, "find_spec", None)
             spec = find(fullname, path, target) if find else None
             if spec is not None and spec.loader is not None:
-                spec.loader = _Loader(spec.loader, self._callback)
+                spec.loader = CallbackLoader(spec.loader, self._callback)
                 return spec
         return None
 
 
-class _Loader(importlib.abc.Loader):
+class CallbackLoader(importlib.abc.Loader):
+    """A loader that calls ``callback(module)`` once the module's code has run."""
+
     def __init__(self, loader: importlib.abc.Loader, callback: Callback) -> None:
         self._loader = loader
         self._callback = callback

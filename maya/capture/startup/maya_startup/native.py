@@ -1,7 +1,9 @@
 """The emulator's C functions for the hooks, found among the preloaded symbols."""
 
 import ctypes
+import functools
 import json
+from collections.abc import Sequence
 
 
 class Emulator:
@@ -18,6 +20,12 @@ class Emulator:
             self._peak_device_bytes = library.maya_peak_device_bytes
             self._peak_nccl_bytes = library.maya_peak_nccl_bytes
             self._announce_split = library.maya_announce_split
+            self.complete_collectives = library.maya_complete_collectives
+            self.discount = library.maya_discount
+            self.keep_known = library.maya_keep_known
+            self.keep_zeros = library.maya_keep_zeros
+            self.origin = library.maya_origin
+            self._answer_reads = library.maya_answer_reads
         except AttributeError as error:
             raise RuntimeError(f"maya: the emulated GPU is not preloaded in this process ({error})") from None
         self._mark.argtypes = (ctypes.c_char_p, ctypes.c_int64)
@@ -30,6 +38,24 @@ class Emulator:
         self._peak_nccl_bytes.restype = ctypes.c_int64
         self._announce_split.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int)
         self._announce_split.restype = None
+
+        # Plain functions, called for every operator of some functions.
+        self.complete_collectives.argtypes = (ctypes.c_void_p, ctypes.c_size_t)  # before memory is read
+        self.complete_collectives.restype = None
+        self.discount.argtypes = (ctypes.c_int64,)  # nanoseconds of this thread that are not the program's
+        self.discount.restype = None
+        self.keep_known.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)  # memory was written
+        self.keep_known.restype = None
+        self.keep_zeros.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+        self.keep_zeros.restype = None
+        self.origin.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+        self.origin.restype = ctypes.c_int
+        self._answer_reads.argtypes = (ctypes.POINTER(ctypes.c_int64), ctypes.c_int)
+        self._answer_reads.restype = None
+
+    def answer_reads(self, values: Sequence[int]) -> None:
+        """What this thread's next reads of up to 8 bytes are answered with, one each."""
+        self._answer_reads((ctypes.c_int64 * len(values))(*values), len(values))
 
     def mark(self, name: str, value: int) -> None:
         self._mark(name.encode(), value)
@@ -61,3 +87,9 @@ class Emulator:
     def announce_split(self, color: int, num_ranks: int, rank: int) -> None:
         """Tells the size and rank of the communicator that the next split with this colour makes."""
         self._announce_split(color, num_ranks, rank)
+
+
+@functools.cache
+def emulator() -> Emulator:
+    """That of this process."""
+    return Emulator()

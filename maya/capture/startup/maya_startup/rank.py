@@ -5,10 +5,11 @@ import functools
 import inspect
 import os
 import sys
+from collections.abc import Sequence
 from types import ModuleType, TracebackType
 from typing import Any
 
-from . import groups, iterations, object_values, solo
+from . import computed_values, groups, iterations, object_values, solo, value_rules
 from .imports import when_imported
 from .session import Session
 
@@ -19,6 +20,8 @@ def watch_for_rank() -> None:
     That is when it joins a process group or first uses a GPU. Launchers and helper processes do neither, so
     they record nothing.
     """
+    rules = value_rules.read_rules(os.environ.get("MAYA_VALUES", ""))
+    value_rules.SiteWatch(rules, _with_rules).start()  # modules may be imported before there is a rank
     if "RANK" in os.environ:
         become_rank()
     else:
@@ -68,6 +71,17 @@ def become_rank() -> Session:
     atexit.register(_finish_owned, session, os.getpid())
     when_imported("torch", lambda torch: _install(torch, session))
     return session
+
+
+def _with_rules(function: Any, rules: Sequence[value_rules.Rule]) -> Any:
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        if sys.modules["torch"].compiler.is_compiling():
+            return function(*args, **kwargs)
+        with computed_values.computing(rules):
+            return function(*args, **kwargs)
+
+    return wrapped
 
 
 def _finish_owned(session: Session, process_id: int) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from .events import EventLog
 from .native import Emulator
+from .native import emulator as process_emulator
 
 _PEER_POLL_S = 0.02
 _STORE_HOST_LINGERS_S = 0.3  # rank 0 serves the store that the peers still talk to
@@ -34,7 +35,7 @@ class Session:
         trace_dir = os.environ["MAYA_TRACE_DIR"]
         rank = int(os.environ.get("RANK", "0"))
         warmup, iterations = (int(text) for text in os.environ["MAYA_ITERATIONS"].split(","))
-        emulator = Emulator()
+        emulator = process_emulator()
         emulator.mark("start", 0)  # opens the trace file while the variable still names its folder
         del os.environ["MAYA_TRACE_DIR"]
         return cls(
