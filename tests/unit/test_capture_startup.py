@@ -24,6 +24,8 @@ class FakeEmulator:
     def __init__(self) -> None:
         self.marks: list[tuple[str, int]] = []
         self.is_flushed = False
+        self.num_matrix_operations = 0
+        self.work_per_step = 3
 
     def mark(self, name: str, value: int) -> None:
         self.marks.append((name, value))
@@ -33,6 +35,11 @@ class FakeEmulator:
 
     def call_counts(self) -> dict[str, object]:
         return {"cudaMalloc": 2, "unemulated": {}}
+
+    def matrix_operations(self) -> int:
+        """Asked once a step."""
+        self.num_matrix_operations += self.work_per_step
+        return self.num_matrix_operations
 
     def peak_device_bytes(self) -> int:
         return 100
@@ -140,6 +147,17 @@ def test_iterations_are_steps_of_the_first_optimizer(session):
     ]
     assert session.emulator.is_flushed
     assert read_events(session)[-1] == {"type": "end", "iterations": 4}
+
+
+def test_steps_without_matrix_work_in_between_are_one_iteration(session):
+    counter = IterationCounter(FakeCuda(session.emulator), session, FakeHistory(session.emulator))
+    counter.on_step(counter, (), {})
+    session.emulator.work_per_step = 0
+    counter.on_step(counter, (), {})  # an optimizer that wrappers step twice
+    assert session.num_iterations == 1
+    session.emulator.work_per_step = 3
+    counter.on_step(counter, (), {})
+    assert session.num_iterations == 2
 
 
 def test_short_iterations_are_repeated_for_their_host_gaps(session, monkeypatch):
