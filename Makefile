@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 REPORT := results/quickstart/report.html
 NATIVE := $(wildcard native/trace/* native/simulator/*)
 
-.PHONY: report setup test test-all test-frameworks lint format bench clean
+.PHONY: report setup test test-all test-frameworks zoo lint format bench clean
 .DEFAULT_GOAL := report
 
 report: setup
@@ -43,6 +43,10 @@ test-all: setup
 
 test-frameworks: setup
 	@$(BIN)/python -m pytest tests/frameworks $(PYTEST_ARGS)
+
+# One training step of every model; ZOO_ARGS="--match 'timm/resnet*'" runs some of them.
+zoo: setup
+	@$(BIN)/python zoo/run.py $(ZOO_ARGS)
 
 lint: setup
 	$(BIN)/ruff check .
