@@ -3,8 +3,8 @@
     torchrun --nproc-per-node 8 workloads/hf_trainer.py --output_dir out --bf16 --max_steps 20
     accelerate launch --config_file fsdp.yaml workloads/hf_trainer.py --output_dir out --max_steps 20
 
-The model is built from a configuration of Transformers, e.g. `--model_type mixtral`, with random weights. All other
-options are those of transformers.TrainingArguments; how ranks share the model (DDP, FSDP, DeepSpeed) is
+The model is built from a configuration of Transformers, e.g. `--model_type mixtral`, with random weights. All
+other options are those of transformers.TrainingArguments; how ranks share the model (DDP, FSDP, DeepSpeed) is
 chosen there or in the file that `accelerate launch` reads.
 """
 

@@ -15,6 +15,7 @@ _PYTHON_NAME = re.compile(r"python(3(\.\d+)?)?")
 _SPAWN_CALL = re.compile(r"^[^#\n]*\b(mp|multiprocessing)\.(spawn|start_processes)\(", re.MULTILINE)
 _PROCESS_CALL = re.compile(r"^[^#\n]*\bProcess\(\s*target=", re.MULTILINE)
 _TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
+_OTHER_LAUNCHER_MODULES = ("accelerate.commands.launch", "deepspeed.launcher.runner")
 
 TargetKind = Literal["script", "module", "executable"]
 
@@ -110,6 +111,8 @@ def _parse_program(argv: tuple[str, ...]) -> Command:
     is_own = interpreter[0] == sys.executable and set(options) <= {"-u"}
     if rest[0] == "-m" and rest[1] in _TORCHRUN_MODULES:
         return _parse_torchrun(argv, rest[2:], interpreter, is_own_python=is_own)
+    if rest[0] == "-m" and rest[1] in _OTHER_LAUNCHER_MODULES:
+        return Command(launcher="foreign", argv=(*interpreter, *rest))
     if rest[0] == "-m":
         target = Target(kind="module", name=rest[1], arguments=rest[2:])
     else:

@@ -85,6 +85,16 @@ def test_other_launchers_are_run_as_they_are():
     assert command.argv[0] == "accelerate"
     with pytest.raises(ConfigError, match="--world-size"):
         command.world_size(gpus_per_node=8)
+    command = parse("python -m accelerate.commands.launch --num_processes 2 train.py")
+    assert command.launcher == "foreign"
+    assert command.argv == (
+        sys.executable,
+        "-m",
+        "accelerate.commands.launch",
+        "--num_processes",
+        "2",
+        "train.py",
+    )
 
 
 def test_scripts_that_spawn_their_ranks_start_one_per_gpu(tmp_path):
