@@ -89,7 +89,7 @@ def test_a_killed_sweep_continues_to_its_report_and_another_run_does_nothing(tmp
     assert len(table) == 3 and (table["iteration_time_s"] > 0).all() and not table["oom"].any()
     assert (table["peak_memory_bytes"] > 0).all()
     page = (tmp_path / "results" / "tiny" / "report.html").read_text()
-    assert page.count("<img") == 3 + 3
+    assert page.count("<img") == 3 + 2 * 3  # comparisons; memory and timeline of each job
 
     second = snakemake(*config, directory=tmp_path)
     assert second.returncode == 0 and "Nothing to be done" in second.stdout + second.stderr
