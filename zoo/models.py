@@ -79,9 +79,15 @@ MOST = {
 }  # fmt: skip
 FIRST_PLAIN_TOKEN = 100  # tokens below have a meaning
 
-# Where the default configuration is not one that runs.
+# What the default configuration leaves open, or what goes with the number of layers.
 OVERRIDES: dict[str, dict[str, Any]] = {
-    "deepseek_v2": {"n_group": 1, "topk_group": 1},
+    "deepseek_v2": {"num_experts_per_tok": 2, "n_group": 1, "topk_group": 1},
+    "dots1": {"n_routed_experts": 16, "n_shared_experts": 1, "num_experts_per_tok": 2},
+    "gpt_neo": {"num_layers": 4, "attention_types": [[["global", "local"], 2]]},
+    "hunyuan_v1_dense": {"head_dim": 128},
+    "hunyuan_v1_moe": {"head_dim": 128},
+    "ministral": {"head_dim": 128},
+    "nemotron": {"num_key_value_heads": 48, "head_dim": 128},
 }
 
 Step = Callable[[nn.Module], Tensor]

@@ -29,7 +29,7 @@ WARM_MODULES = (
         for name in ("bert", "llama", "mixtral", "vit", "whisper")
     ),
 )
-TIME_LIMIT_S = {"cuda": 90, "cpu": 40}
+TIME_LIMIT_S = {"cuda": 90, "cpu": 150}
 CPU_MEMORY_BYTES = 10 << 30
 LAUNCHES = ("cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaunchKernelEx")
 
