@@ -71,7 +71,7 @@ MOST = {
     **dict.fromkeys(
         (
             "intermediate_size", "moe_intermediate_size", "shared_expert_intermediate_size", "ffn_dim",
-            "d_ff", "encoder_ffn_dim", "decoder_ffn_dim",
+            "d_ff", "ffn_hidden_size", "expert_ffn_hidden_size", "encoder_ffn_dim", "decoder_ffn_dim",
         ),
         512,
     ),
@@ -82,6 +82,10 @@ FIRST_PLAIN_TOKEN = 100  # tokens below have a meaning
 # What the default configuration leaves open, or what goes with the number of layers.
 OVERRIDES: dict[str, dict[str, Any]] = {
     "deepseek_v2": {"num_experts_per_tok": 2, "n_group": 1, "topk_group": 1},
+    "dots3_note": {"per_layer_config": {}},
+    "esm": {"vocab_size": 2048, "pad_token_id": 1},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
+    "xmod": {"default_language": "en_XX"},
     "dots1": {"n_routed_experts": 16, "n_shared_experts": 1, "num_experts_per_tok": 2},
     "gpt_neo": {"num_layers": 4, "attention_types": [[["global", "local"], 2]]},
     "hunyuan_v1_dense": {"head_dim": 128},
@@ -146,6 +150,7 @@ def _build_transformers(name: str, device: torch.device) -> Entry:
     task, _, model_type = name.partition("/")
     config = tiny_config(model_type)
     config.use_cache = False  # of keys and values, which only generation needs
+    config.architectures = config.architectures or []  # asked for where a task has several
     if task == "seq2seq_lm" and getattr(config, "decoder_start_token_id", None) is None:
         config.decoder_start_token_id = 0
     with device:
