@@ -86,6 +86,8 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "esm": {"vocab_size": 2048, "pad_token_id": 1},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
     "xmod": {"default_language": "en_XX"},
+    "wav2vec2-bert": {"vocab_size": 32},
+    "wav2vec2-conformer": {"vocab_size": 32},
     "dots1": {"n_routed_experts": 16, "n_shared_experts": 1, "num_experts_per_tok": 2},
     "gpt_neo": {"num_layers": 4, "attention_types": [[["global", "local"], 2]]},
     "hunyuan_v1_dense": {"head_dim": 128},
@@ -151,8 +153,10 @@ def _build_transformers(name: str, device: torch.device) -> Entry:
     config = tiny_config(model_type)
     config.use_cache = False  # of keys and values, which only generation needs
     config.architectures = config.architectures or []  # asked for where a task has several
-    if task == "seq2seq_lm" and getattr(config, "decoder_start_token_id", None) is None:
-        config.decoder_start_token_id = 0
+    if task in ("seq2seq_lm", "speech_seq2seq"):
+        for token in ("decoder_start_token_id", "pad_token_id"):
+            if getattr(config, token, None) is None:
+                setattr(config, token, 0)
     with device:
         model = getattr(transformers, TASKS[task][1]).from_config(config)
     model = model.to(device)  # what was made without regard to the default device
@@ -259,10 +263,11 @@ def _video_class_inputs(model: Any) -> dict[str, Tensor]:
 
 def _audio(model: Any) -> dict[str, Tensor]:
     name = model.main_input_name
-    config = model.config
+    config = getattr(model.config, "encoder_config", model.config)
     if name == "input_values" and not hasattr(config, "num_mel_bins"):
         return {name: torch.randn(BATCH, AUDIO_SAMPLES)}
-    bins = getattr(config, "num_mel_bins", None) or getattr(config, "input_feat_per_channel", 80)
+    widths = ("num_mel_bins", "input_feat_per_channel", "feature_projection_input_dim")
+    bins = next((getattr(config, key) for key in widths if getattr(config, key, None)), 80)
     if hasattr(config, "max_source_positions") and hasattr(config, "num_mel_bins"):  # Whisper: 30 seconds
         return {name: torch.randn(BATCH, bins, 2 * config.max_source_positions)}
     return {name: torch.randn(BATCH, getattr(config, "max_length", FEATURE_FRAMES), bins)}
