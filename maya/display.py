@@ -1,6 +1,7 @@
 """What the command line shows: progress on a terminal's stderr, short tables on stdout."""
 
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -109,6 +110,8 @@ def summary_rows(summary: Summary) -> list[tuple[str, str]]:
     if summary.unemulated_calls:
         calls = ", ".join(f"{name} ({count})" for name, count in sorted(summary.unemulated_calls.items()))
         rows.append(("not emulated", calls))
+    if summary.made_up_reads:
+        rows.append(("made-up values", made_up_reads_text(summary.made_up_reads)))
     return rows
 
 
@@ -136,6 +139,17 @@ def memory_rows(summary: Summary) -> list[tuple[str, str]]:
         text = f"{size(allocations['bytes'])}{count}: {allocations['made_by']}"
         rows.append(("  tensors" if number == 0 else "", text))
     return rows
+
+
+def made_up_reads_text(reads: list[dict[str, Any]]) -> str:
+    """E.g. "12 host reads returned made-up values: train.py:30 in main (12)"."""
+    counts: Counter[str] = Counter()
+    for read in reads:
+        counts[read["site"]] += read["count"]
+    total, shown = counts.total(), counts.most_common(_MAX_ROWS)
+    sites = ", ".join(f"{site} ({count})" for site, count in shown)
+    more = f" and {len(counts) - len(shown)} more places" if len(counts) > len(shown) else ""
+    return f"{total} host reads returned made-up values: {sites}{more}"
 
 
 def milliseconds(time_s: float) -> str:

@@ -314,7 +314,7 @@ class _Run:
 def _result(work_dir: Path, rank: int, exit_code: int, seconds: float) -> RankResult:
     events = _read_events(work_dir / f"rank{rank:05d}.events.jsonl")
     calls: dict[str, Any] = next((dict(e["calls"]) for e in reversed(events) if e["type"] == "calls"), {})
-    unemulated = calls.pop("unemulated", {})
+    unemulated, unemulated_callers = calls.pop("unemulated", {}), calls.pop("unemulated_callers", {})
     recorded_calls, overhead_ns_median = calls.pop("recorded", 0), calls.pop("overhead_ns_median", 0.0)
     exception = next((e for e in reversed(events) if e["type"] == "exception"), None)
     is_oom = exit_code != 0 and exception is not None and exception["is_out_of_memory"]
@@ -325,9 +325,11 @@ def _result(work_dir: Path, rank: int, exit_code: int, seconds: float) -> RankRe
         iterations=next((e["iterations"] for e in reversed(events) if e["type"] == "end"), 0),
         calls=calls,
         unemulated=unemulated,
+        unemulated_callers=unemulated_callers,
         recorded_calls=recorded_calls,
         overhead_ns_median=overhead_ns_median,
         seconds=round(seconds, 3),
+        made_up_reads=next((e["reads"] for e in events if e["type"] == "made_up_reads"), []),
         oom=last_out_of_memory(work_dir / f"rank{rank:05d}.trace") if is_oom else None,
         error=f"{exception['class']}: {exception['message']}" if exception else None,
     )

@@ -1,6 +1,7 @@
 """What a capture did: ``manifest.json`` beside the traces."""
 
 import json
+from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -27,7 +28,10 @@ class OutOfMemory:
 class RankResult:
     """One captured rank. ``calls`` counts device calls by name, ``unemulated`` those without an emulation.
 
-    ``recorded_calls`` are those that left a record, ``overhead_ns_median`` is the time inside of one.
+    ``unemulated_callers`` names the library and the call site of the first of these. ``recorded_calls``
+    are those that left a record, ``overhead_ns_median`` is the time inside of one. ``made_up_reads`` are
+    host reads of up to 64 KiB whose values no kernel has computed, in the whole run: rows with site, bytes,
+    answer (zeros, or rule) and count.
     """
 
     rank: int
@@ -36,9 +40,11 @@ class RankResult:
     iterations: int
     calls: dict[str, int] = field(default_factory=dict)
     unemulated: dict[str, int] = field(default_factory=dict)
+    unemulated_callers: dict[str, str] = field(default_factory=dict)
     recorded_calls: int = 0
     overhead_ns_median: float = 0.0
     seconds: float = 0.0
+    made_up_reads: list[dict[str, Any]] = field(default_factory=list)
     oom: OutOfMemory | None = None
     error: str | None = None  # class and message of an uncaught exception
 
@@ -60,6 +66,18 @@ class Manifest:
     def out_of_memory(self) -> RankResult | None:
         """The first rank that ran out of device memory, if any."""
         return next((rank for rank in self.ranks if rank.status == "oom"), None)
+
+    @property
+    def made_up_reads(self) -> list[dict[str, Any]]:
+        """Those of all ranks, the most frequent first."""
+        counts: Counter[tuple[str, int, str]] = Counter()
+        for rank in self.ranks:
+            for read in rank.made_up_reads:
+                counts[read["site"], read["bytes"], read["answer"]] += read["count"]
+        return [
+            {"site": site, "bytes": num_bytes, "answer": answer, "count": count}
+            for (site, num_bytes, answer), count in counts.most_common()
+        ]
 
     def write(self, folder: Path) -> None:
         (folder / FILE_NAME).write_text(json.dumps(asdict(self), indent=1) + "\n")

@@ -50,6 +50,7 @@ def collate(trace_dir: Path) -> Job:
         communicators=rendezvous.communicators,
         rendezvous_arrivals=rendezvous.arrivals,
         unemulated_calls=_total([rank.unemulated for rank in manifest.ranks]),
+        made_up_reads=manifest.made_up_reads,
         calls=_total([rank.calls for rank in manifest.ranks]),
     )
 

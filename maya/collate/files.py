@@ -37,6 +37,7 @@ def write_job(job: Job, path: Path) -> None:
             "ranks": [rank.rank for rank in job.ranks],
             "communicators": [asdict(communicator) for communicator in job.communicators],
             "unemulated_calls": job.unemulated_calls,
+            "made_up_reads": job.made_up_reads,
             "calls": job.calls,
         }
         (temporary / FILE_NAME).write_text(json.dumps(header, indent=1) + "\n")
@@ -87,6 +88,7 @@ def _read_tables(path: Path, header: dict[str, Any]) -> Job:
         ],
         rendezvous_arrivals=pd.read_parquet(path / "rendezvous.parquet")["arrivals"].to_numpy(),
         unemulated_calls=header["unemulated_calls"],
+        made_up_reads=header["made_up_reads"],
         calls=header["calls"],
     )
 

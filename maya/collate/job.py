@@ -1,6 +1,7 @@
 """A job: the traces of one training run brought together, ready for durations and simulation."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -66,4 +67,5 @@ class Job:
     communicators: list[Communicator]
     rendezvous_arrivals: Array  # int64[num_rendezvous]
     unemulated_calls: dict[str, int] = field(default_factory=dict)
+    made_up_reads: list[dict[str, Any]] = field(default_factory=list)  # as in the manifest, of all ranks
     calls: dict[str, int] = field(default_factory=dict)

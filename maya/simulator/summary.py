@@ -60,6 +60,7 @@ class Summary:
         default_factory=list
     )  # busy time of each stream of each simulated rank
     unemulated_calls: dict[str, int] = field(default_factory=dict)
+    made_up_reads: list[dict[str, Any]] = field(default_factory=list)  # site, bytes, answer, count; whole run
 
 
 def summarise(job: Job, annotations: Sequence[Annotation], simulation: Simulation, gpu: GpuConfig) -> Summary:
@@ -139,6 +140,7 @@ def summarise(job: Job, annotations: Sequence[Annotation], simulation: Simulatio
         device_time_s=dict(sorted(by_kind.items(), key=lambda item: (-item[1], item[0]))),
         streams=_stream_times(job, annotations, simulation, measured),
         unemulated_calls=dict(job.unemulated_calls),
+        made_up_reads=job.made_up_reads,
     )
 
 

@@ -2,11 +2,13 @@
 
 #include <string.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 
 #include "allocations.h"
 #include "device.h"
+#include "kernel_outputs.h"
 #include "known_bytes.h"
 
 namespace maya {
@@ -45,9 +47,12 @@ struct Value {
 
 void fill(char* target, int64_t num_elements, int element_bytes, const Value& value) {
   const size_t bytes = static_cast<size_t>(num_elements * element_bytes);
-  if (value.bytes == Value{}.bytes) return overwrite_known_bytes(target, bytes);
-  for (int64_t i = 0; i < num_elements; ++i)
-    memcpy(target + i * element_bytes, value.bytes.data(), element_bytes);
+  if (value.bytes == Value{}.bytes) {
+    overwrite_known_bytes(target, bytes);  // touches only what is not zero
+  } else {
+    for (int64_t i = 0; i < num_elements; ++i)
+      memcpy(target + i * element_bytes, value.bytes.data(), element_bytes);
+  }
   keep_known_bytes(target, bytes);
 }
 
@@ -85,6 +90,78 @@ Type read(const void* argument) {
   return value;
 }
 
+// Results of a size that may be written, else nothing.
+char* small_result(const void* argument, int64_t bytes) {
+  auto* target = read<char*>(argument);
+  const bool is_small = bytes > 0 && bytes <= int64_t{kPayloadLimitBytes};
+  return is_small && find_allocation(target).space == Space::device ? target : nullptr;
+}
+
+// CompareEqFunctor begins with EqOpType: equal, not equal (ATen/native/cuda/CompareEQKernel.cu).
+bool asks_for_difference(const void* functor) { return read<int>(functor) == 1; }
+
+// AUnaryFunctor<.., CompareEqFunctor> has the scalar after the functor.
+bool compares_with_infinity(const void* functor, ScalarType type) {
+  auto* value = static_cast<const char*>(functor);
+  switch (type) {
+    case ScalarType::float16:
+      return read<uint16_t>(value + sizeof(int)) == 0x7c00;
+    case ScalarType::bfloat16:
+      return read<uint16_t>(value + sizeof(int)) == 0x7f80;
+    case ScalarType::float32:
+      return std::isinf(read<float>(value + sizeof(int)));
+    case ScalarType::float64:
+      return std::isinf(read<double>(value + sizeof(double)));
+    case ScalarType::other:
+      break;
+  }
+  return false;
+}
+
+ScalarType compared_scalar_type(std::string_view functor) {
+  constexpr std::string_view kUnary = "at::native::AUnaryFunctor<";
+  if (!functor.starts_with(kUnary)) return ScalarType::other;
+  const std::string_view type = functor.substr(kUnary.size());
+  if (type.starts_with("float,")) return ScalarType::float32;
+  if (type.starts_with("double,")) return ScalarType::float64;
+  if (type.starts_with("c10::Half,")) return ScalarType::float16;
+  return type.starts_with("c10::BFloat16,") ? ScalarType::bfloat16 : ScalarType::other;
+}
+
+std::function<void()> ones(char* target, int64_t count) {
+  return [=] {
+    memset(target, 1, static_cast<size_t>(count));
+    keep_known_bytes(target, static_cast<size_t>(count), Origin::rule);
+  };
+}
+
+// The conjunction of two tensors of bools where both are known; else nothing is.
+void conjoin(char* target, const char* left, const char* right, size_t count) {
+  const Origin origin = std::max(origin_of_bytes(left, count), origin_of_bytes(right, count));
+  if (origin == Origin::kernel) return overwrite_known_bytes(target, count);
+  for (size_t i = 0; i < count; ++i) target[i] = left[i] != 0 && right[i] != 0;
+  keep_known_bytes(target, count, origin);
+}
+
+// ReduceOp<bool, ..>: operator and identity in one byte each, then ReduceConfig: element size, numbers of
+// inputs and outputs (ATen/native/cuda/Reduce.cuh).
+std::function<void()> reduce_all(const void* argument) {
+  const auto* config = static_cast<const char*>(argument) + sizeof(int);
+  const int64_t num_inputs = read<int>(config + sizeof(int)),
+                num_outputs = read<int>(config + 2 * sizeof(int));
+  const ReductionOperands operands = find_reduction_operands(argument);
+  char* target = small_result(&operands.result, num_outputs);
+  if (target == nullptr || num_inputs < 0) return {};
+  auto* source = reinterpret_cast<const char*>(operands.source);
+  const auto bytes = static_cast<size_t>(num_inputs * num_outputs);
+  return [=] {
+    const Origin origin = bytes <= kPayloadLimitBytes ? origin_of_bytes(source, bytes) : Origin::kernel;
+    const bool is_true = origin == Origin::kernel || memchr(source, 0, bytes) == nullptr;
+    memset(target, is_true, static_cast<size_t>(num_outputs));
+    keep_known_bytes(target, static_cast<size_t>(num_outputs), std::min(origin, Origin::rule));
+  };
+}
+
 bool is_device_memory(const void* address) { return find_allocation(address).space == Space::device; }
 
 }  // namespace
@@ -93,7 +170,24 @@ Computation find_computation(std::string_view name, const std::vector<std::strin
   if (name.starts_with("at::native::amp_update_scale_cuda_kernel(") && parameters.size() == 6) {
     return {Computation::Kind::update_loss_scale};
   }
+  if (name.starts_with("void at::native::reduce_kernel<") && parameters.size() == 1) {
+    const bool is_all = parameters[0].starts_with("at::native::ReduceOp<bool,") &&
+                        parameters[0].find("::and_kernel_cuda(") != std::string_view::npos;
+    return {is_all ? Computation::Kind::all : Computation::Kind::none};
+  }
   if (parameters.size() < 3 || !is_contiguous_elementwise(name)) return {};
+  const std::string_view functor = parameters[1];
+  if (functor.find("::CompareEqFunctor<") != std::string_view::npos) {
+    if (functor.starts_with("at::native::BinaryFunctor<")) return {Computation::Kind::compare};
+    const ScalarType type = compared_scalar_type(functor);
+    if (type != ScalarType::other) return {Computation::Kind::compare_with_scalar, 0, type};
+  }
+  if (functor.starts_with("at::native::BinaryFunctor<bool, bool, bool,") &&
+      (functor.find("::MulFunctor<") != std::string_view::npos ||
+       functor.find("::BitwiseAndFunctor<") != std::string_view::npos ||
+       functor.find("::logical_and_kernel_cuda") != std::string_view::npos)) {
+    return {Computation::Kind::both};
+  }
   if (const int bytes = fill_element_bytes(parameters[1]); bytes > 0) return {Computation::Kind::fill, bytes};
   return {};
 }
@@ -111,6 +205,30 @@ std::function<void()> computation_of_launch(const Computation& computation, void
       memcpy(value.bytes.data(), arguments[1], element_bytes);
       return [=] { fill(target, num_elements, element_bytes, value); };
     }
+    case Computation::Kind::compare: {
+      const auto operands = read<std::array<char*, 3>>(arguments[2]);
+      const int64_t count = read<int>(arguments[0]);
+      char* target = small_result(arguments[2], count);
+      if (target == nullptr || operands[1] != operands[2] || asks_for_difference(arguments[1])) return {};
+      return ones(target, count);
+    }
+    case Computation::Kind::compare_with_scalar: {
+      const int64_t count = read<int>(arguments[0]);
+      char* target = small_result(arguments[2], count);
+      const bool is_always_true =
+          asks_for_difference(arguments[1]) && compares_with_infinity(arguments[1], computation.scalar_type);
+      if (target == nullptr || !is_always_true) return {};
+      return ones(target, count);
+    }
+    case Computation::Kind::both: {
+      const auto operands = read<std::array<char*, 3>>(arguments[2]);
+      const int64_t count = read<int>(arguments[0]);
+      char* target = small_result(arguments[2], count);
+      if (target == nullptr) return {};
+      return [=] { conjoin(target, operands[1], operands[2], static_cast<size_t>(count)); };
+    }
+    case Computation::Kind::all:
+      return reduce_all(arguments[0]);
     case Computation::Kind::update_loss_scale: {
       const LossScaleUpdate update{read<float*>(arguments[0]),       read<int*>(arguments[1]),
                                    read<const float*>(arguments[2]), read<double>(arguments[3]),

@@ -14,6 +14,7 @@
 #include "device_table.h"
 #include "host_reads.h"
 #include "known_bytes.h"
+#include "payload_plan.h"
 #include "recorder.h"
 #include "recorder_state.h"
 #include "runtime.h"
@@ -65,6 +66,15 @@ void zero_without_touching(void* address, size_t bytes) {
   memset(address, 0, first - begin);
   memset(reinterpret_cast<void*>(last), 0, end - last);
   madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+}
+
+// Whether rows lie in memory that was allocated, where the first one begins in memory of a device.
+bool is_inside(const void* pointer, const Allocation& allocation, const Rows& rows, size_t pitch_bytes) {
+  if (allocation.space != Space::device) return true;
+  const size_t bytes = pitch_bytes * (rows.height - 1) + rows.width_bytes;
+  const bool is_in_one =
+      reinterpret_cast<uintptr_t>(pointer) + bytes <= allocation.address + allocation.bytes;
+  return is_in_one || is_accessible(pointer, bytes);
 }
 
 void move_rows(void* target, const void* source, const Rows& rows, MemcpyDirection direction) {
@@ -120,12 +130,17 @@ cudaError_t copy_rows(void* target, const void* source, const Rows& rows, cudaMe
   size_t bytes = rows.width_bytes * rows.height;
   if (bytes == 0) return cudaSuccess;
   if (target == nullptr || source == nullptr) return cudaErrorInvalidValue;
+  if (!is_alive(stream)) return cudaErrorInvalidResourceHandle;
   if (is_synchronous && is_unsafe_in_capture()) return cudaErrorStreamCaptureUnsupported;
   use_context(current_device());
   Allocation to = find_allocation(target), from = find_allocation(source);
   MemcpyDirection direction = direction_of(to, from);
   if (kind == cudaMemcpyHostToDevice && is_host(to)) return cudaErrorInvalidValue;
   if (kind == cudaMemcpyDeviceToHost && is_host(from)) return cudaErrorInvalidValue;
+  if (!is_inside(target, to, rows, rows.target_pitch_bytes) ||
+      !is_inside(source, from, rows, rows.source_pitch_bytes)) {
+    return cudaErrorInvalidValue;
+  }
   bool is_pinned = (is_host(to) ? to : from).space == Space::pinned_host;
   {
     Call call;
@@ -152,6 +167,9 @@ cudaError_t fill(void* target, unsigned value, size_t element_bytes, size_t coun
   size_t bytes = element_bytes * count;
   if (bytes == 0) return cudaSuccess;
   if (target == nullptr) return cudaErrorInvalidValue;
+  if (!is_alive(stream)) return cudaErrorInvalidResourceHandle;
+  if (!is_inside(target, find_allocation(target), {bytes, 1, bytes, bytes}, bytes))
+    return cudaErrorInvalidValue;
   if (is_synchronous && is_unsafe_in_capture()) return cudaErrorStreamCaptureUnsupported;
   use_context(current_device());
   {

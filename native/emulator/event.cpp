@@ -39,6 +39,7 @@ CUevent_st* take_event(unsigned flags) {
     event->device = current_device();
     event->version = 0;
     event->capture = nullptr;
+    event->is_alive = true;
   }
   return event;
 }
@@ -66,16 +67,17 @@ cudaError_t create_event(CUevent* event, unsigned flags) {
 }
 
 cudaError_t destroy_event(CUevent event) {
-  if (event == nullptr) return cudaErrorInvalidResourceHandle;
+  if (!is_alive(event)) return cudaErrorInvalidResourceHandle;
   Call call;
   call.record(Kind::event_destroy, {event->id});
   std::lock_guard lock(events().mutex);
+  event->is_alive = false;
   events().unused.push_back(event);
   return cudaSuccess;
 }
 
 cudaError_t record_event(CUevent event, CUstream stream, unsigned flags) {
-  if (event == nullptr) return cudaErrorInvalidResourceHandle;
+  if (!is_alive(event) || !is_alive(stream)) return cudaErrorInvalidResourceHandle;
   bool is_external = (flags & cudaEventRecordExternal) != 0;
   bool is_reserved_stream = reinterpret_cast<uintptr_t>(stream) <= 2;
   int device = is_reserved_stream ? current_device() : stream->device;
@@ -94,7 +96,7 @@ cudaError_t record_event(CUevent event, CUstream stream, unsigned flags) {
 }
 
 cudaError_t query_event(CUevent event) {
-  if (event == nullptr) return cudaErrorInvalidResourceHandle;
+  if (!is_alive(event)) return cudaErrorInvalidResourceHandle;
   if (event->capture != nullptr) return cudaErrorCapturedEvent;
   if (is_unsafe_in_capture()) return cudaErrorStreamCaptureUnsupported;
   Call call;
@@ -103,7 +105,7 @@ cudaError_t query_event(CUevent event) {
 }
 
 cudaError_t synchronize_event(CUevent event) {
-  if (event == nullptr) return cudaErrorInvalidResourceHandle;
+  if (!is_alive(event)) return cudaErrorInvalidResourceHandle;
   if (event->capture != nullptr) return cudaErrorCapturedEvent;
   if (is_unsafe_in_capture()) return cudaErrorStreamCaptureUnsupported;
   {
@@ -119,7 +121,7 @@ cudaError_t synchronize_event(CUevent event) {
 // The modelled device clock between the two records: positive, and the same in every run, so that
 // tuners which compare times choose alike each time.
 cudaError_t elapsed_time(float* milliseconds, CUevent start, CUevent end) {
-  if (start == nullptr || end == nullptr || milliseconds == nullptr) return cudaErrorInvalidResourceHandle;
+  if (!is_alive(start) || !is_alive(end) || milliseconds == nullptr) return cudaErrorInvalidResourceHandle;
   if (((start->flags | end->flags) & cudaEventDisableTiming) != 0) return cudaErrorInvalidResourceHandle;
   if (start->version == 0 || end->version == 0) return cudaErrorInvalidResourceHandle;
   int64_t elapsed_ns = end->device_clock_ns - start->device_clock_ns;

@@ -45,7 +45,11 @@ struct PayloadBlock {
 static_assert(sizeof(PayloadBlock) <= kAlignment);
 
 constexpr uint64_t kChainsOffset = 4096;
-constexpr uint64_t kArenaOffset = kChainsOffset + kNumChains * sizeof(uint64_t);
+// The newest call of each rank.
+constexpr uint64_t kCallsOffset = kChainsOffset + kNumChains * sizeof(uint64_t);
+constexpr uint64_t kCallBytes = 512;
+constexpr int kMaxCallRanks = 1 << 14;
+constexpr uint64_t kArenaOffset = kCallsOffset + kMaxCallRanks * kCallBytes;
 static_assert(sizeof(Header) <= kChainsOffset);
 
 class Mailbox {
@@ -165,7 +169,19 @@ int64_t monotonic_ns() {
 
 }  // namespace
 
-Rendezvous* meet(const Key& key, const Signature& signature, int num_slots) {
+void set_newest_call(const std::string& text) {
+  if (global_rank() >= kMaxCallRanks) return;
+  char* target = Mailbox::instance().at<char>(kCallsOffset + global_rank() * kCallBytes);
+  std::strncpy(target, text.c_str(),
+               kCallBytes - 1);  // the last byte stays zero, also for a reader meanwhile
+}
+
+std::string newest_call(int rank) {
+  if (rank < 0 || rank >= kMaxCallRanks) return {};
+  return Mailbox::instance().at<char>(kCallsOffset + rank * kCallBytes);
+}
+
+Rendezvous* meet(const Key& key, const Signature& signature, int num_slots, const std::string& site) {
   Mailbox& mailbox = Mailbox::instance();
   auto& chain = mailbox.chain(hash_key(key));
   uint64_t head = chain.load(std::memory_order_acquire);
@@ -177,6 +193,7 @@ Rendezvous* meet(const Key& key, const Signature& signature, int num_slots) {
   made->signature = signature;
   made->first_rank = global_rank();
   made->num_slots = num_slots;
+  std::strncpy(made->first_site, site.c_str(), kSiteBytes - 1);
   for (uint64_t searched = head;; searched = head) {
     made->next = head;
     if (chain.compare_exchange_strong(head, offset, std::memory_order_acq_rel)) return made;

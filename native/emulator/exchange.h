@@ -38,18 +38,26 @@ struct Signature {
   int64_t count;  // of elements; number of ranks for init and split
 };
 
+inline constexpr size_t kSiteBytes = 128;
+
 struct Rendezvous {
   uint64_t next;  // offset of the next in the hash chain
   Key key;
   Signature signature;  // of the first to arrive
   int32_t first_rank;   // global rank of the first to arrive
   int32_t num_slots;
+  char first_site[kSiteBytes];    // its call site
   std::atomic<int32_t> num_read;  // participants that have read all they need
   std::atomic<uint64_t> slots[];  // 0: not arrived; kArrived: without payload; else offset of the payload
 };
 
-// The rendezvous of this key, created with this signature where it does not exist yet.
-Rendezvous* meet(const Key& key, const Signature& signature, int num_slots);
+// The rendezvous of this key, created with this signature and call site where it does not exist yet.
+Rendezvous* meet(const Key& key, const Signature& signature, int num_slots, const std::string& site);
+
+// What this process does on the mailbox, for the diagnoses of others; and what another rank did last, empty
+// where that is not known.
+void set_newest_call(const std::string& text);
+std::string newest_call(int global_rank);
 
 // Marks the arrival of a participant, with its payload if `payload` is not null.
 void arrive(Rendezvous* rendezvous, int slot, const void* payload, size_t bytes,

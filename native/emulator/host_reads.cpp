@@ -6,6 +6,7 @@
 #include <deque>
 
 #include "device.h"
+#include "solo_answers.h"
 
 namespace maya {
 namespace {
@@ -24,6 +25,7 @@ void finish_host_read(void* target, size_t bytes, Origin origin) {
     answers.pop_front();
     return;
   }
+  if (origin == Origin::absent) fail_for_absent_ranks();
   const Observer notify = observer.load(std::memory_order_relaxed);
   if (origin != Origin::program && bytes <= kPayloadLimitBytes && notify != nullptr) {
     notify(static_cast<int64_t>(bytes), static_cast<int>(origin));

@@ -176,6 +176,7 @@ int max_blocks_per_sm(const Kernel& kernel, int block_threads, size_t dynamic_sh
 cudaError_t launch_kernel(Kernel* kernel, const LaunchShape& shape, void** arguments, CUstream stream) {
   if (kernel == nullptr) return cudaErrorInvalidDeviceFunction;
   if (num_devices() == 0) return cudaErrorNoDevice;
+  if (!is_alive(stream)) return cudaErrorInvalidResourceHandle;
   if (cudaError_t result = check_shape(*kernel, shape); result != cudaSuccess) return result;
   use_context(current_device());
 

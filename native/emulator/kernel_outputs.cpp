@@ -99,9 +99,9 @@ void add_captured_output(std::string_view name, std::string_view function, int i
 }
 
 // Inputs that are passed by pointers to writable memory: all behind the first pointer of an index or gather
-// kernel, the first pointer of what CUB and Thrust launch.
+// kernel, the first parameter of what CUB and Thrust launch.
 bool writes_first_pointer_only(std::string_view function) { return function == "vectorized_gather_kernel"; }
-bool reads_first_pointer(std::string_view name) {
+bool reads_first_parameter(std::string_view name) {
   return name.find("cub::") != std::string_view::npos || name.find("thrust::") != std::string_view::npos;
 }
 
@@ -156,12 +156,12 @@ std::vector<OutputParameter> find_outputs(std::string_view name,
   std::string_view function = function_name(name);
   if (function == "reduce_kernel") return {{Form::reduction_results, 0}};
   std::vector<OutputParameter> outputs;
-  bool skips_pointer = reads_first_pointer(name);
+  const bool reads_first = reads_first_parameter(name);
   const int last = static_cast<int>(parameters.size()) - 1;
   for (int i = 0; i <= last; ++i) {
     std::string_view type = parameters[static_cast<size_t>(i)];
     if (is_pointer(type)) {
-      if (!std::exchange(skips_pointer, false) && !is_pointer_to_const(type)) {
+      if (!(i == 0 && reads_first) && !is_pointer_to_const(type)) {
         outputs.push_back({Form::words, i});
         if (writes_first_pointer_only(function)) return outputs;
       }
@@ -222,6 +222,12 @@ void append_outputs(const OutputParameter& output, const void* argument, unsigne
       }
       return;
   }
+}
+
+ReductionOperands find_reduction_operands(const void* argument) {
+  const size_t offset = find_reduction_source(argument);
+  if (offset == 0) return {};
+  return {word_at(argument, offset), word_at(argument, offset + sizeof(uintptr_t))};
 }
 
 }  // namespace maya

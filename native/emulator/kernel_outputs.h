@@ -45,4 +45,10 @@ struct TensorListSizes {
 void append_outputs(const OutputParameter& output, const void* argument, unsigned num_blocks,
                     const TensorListSizes& lists, std::vector<uintptr_t>& addresses);
 
+// Input and result of a reduction, from the argument of reduce_kernel; zeros where they are not found.
+struct ReductionOperands {
+  uintptr_t source, result;
+};
+ReductionOperands find_reduction_operands(const void* argument);
+
 }  // namespace maya

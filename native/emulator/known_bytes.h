@@ -14,6 +14,7 @@ namespace maya {
 enum class Origin : uint8_t {
   program,  // a real device would hold the same
   rule,     // the configuration gave the answer, or it was computed from one
+  absent,   // ranks that are not there would have sent it, and what they hold cannot be made up
   kernel,   // a kernel that was not computed had a part in it
 };
 

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 #include <vector>
 
+#include "call_site.h"
 #include "known_bytes.h"
 #include "pending_calls.h"
 #include "rendezvous_text.h"
@@ -104,9 +106,11 @@ void wait_for_members(const ncclComm& comm, const Rendezvous& rendezvous, const 
 }
 
 Rendezvous* join(const ncclComm& comm, const exchange::Key& key, const Signature& signature, int num_slots) {
-  Rendezvous* rendezvous = exchange::meet(key, signature, num_slots);
+  const std::string site = call_site();
+  exchange::set_newest_call(text::describe(comm, key, signature) + at_call_site(site));
+  Rendezvous* rendezvous = exchange::meet(key, signature, num_slots, site);
   if (!text::agree(rendezvous->signature, signature)) {
-    exchange::fail(text::disagreement(comm, *rendezvous, signature));
+    exchange::fail(text::disagreement(comm, *rendezvous, signature, site));
   }
   return rendezvous;
 }

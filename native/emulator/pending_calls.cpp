@@ -189,7 +189,7 @@ void PendingCalls::diagnose_locked(const Predicate& blocks) const {
     if (exchange::has_arrived(stuck->rendezvous, slot)) return;
     missing.push_back(is_message(stuck->call.op) ? stuck->call.peer : slot);
   });
-  const std::string action = text::describe(comm, stuck->rendezvous->key, stuck->rendezvous->signature);
+  const std::string action = text::describe(comm, *stuck->rendezvous);
   exchange::fail(text::missing_members(comm, action, missing));
 }
 

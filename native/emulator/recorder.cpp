@@ -19,6 +19,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "call_site.h"
 #include "device.h"
 #include "graph_capture.h"
 #include "overhead.h"
@@ -69,6 +70,7 @@ struct Recorder {
   std::unordered_map<std::string_view, int64_t> string_ids;
   std::vector<std::string*> strings;  // by id - 1
   std::map<std::string, uint64_t> unemulated_counts;
+  std::map<std::string, std::string> unemulated_callers;  // of the first call
   Repetitions repetitions;
   int64_t num_matrix_operations = 0;
   OverheadHistogram overhead;
@@ -310,10 +312,15 @@ CallCounter::CallCounter(const char* counter_name) : name(counter_name) {
 void CallCounter::increment() { std::atomic_ref<uint64_t>(count).fetch_add(1, std::memory_order_relaxed); }
 
 void unemulated(const char* name) {
+  const std::string library = calling_library(), site = call_site();
   Call call;
   Recorder& r = recorder();
   if (r.unemulated_counts[name]++ == 0) {
-    warn("%s is not emulated; the program gets its library's error code for an unsupported call", name);
+    r.unemulated_callers[name] = library + at_call_site(site);
+    warn(
+        "%s, called by %s%s, is not emulated; the program gets its library's error code for an unsupported "
+        "call",
+        name, library.c_str(), at_call_site(site).c_str());
   }
   call.record(Kind::unemulated, {intern(name)});
   if (env_int("MAYA_STRICT", 0) == 1) {
@@ -324,7 +331,7 @@ void unemulated(const char* name) {
 }
 
 void warn(const char* format, ...) {
-  char text[1024];
+  char text[4096];
   va_list arguments;
   va_start(arguments, format);
   int length = vsnprintf(text, sizeof(text), format, arguments);
@@ -378,8 +385,16 @@ std::string call_counts_json() {
   };
   std::string calls = members(counts);
   if (!calls.empty()) calls += ", ";
+  std::string callers;
+  for (const auto& [name, caller] : recorder().unemulated_callers) {
+    if (!callers.empty()) callers += ", ";
+    append_json_string(callers, name);
+    callers += ": ";
+    append_json_string(callers, caller);
+  }
   const OverheadHistogram& overhead = recorder().overhead;
   return "{" + calls + "\"unemulated\": {" + members(recorder().unemulated_counts) +
+         "}, \"unemulated_callers\": {" + callers +
          "}, \"recorded\": " + std::to_string(recorder().num_recorded_calls) +
          ", \"overhead_ns_median\": " + std::to_string(overhead.median_ns()) + "}";
 }
@@ -408,6 +423,7 @@ void reset_after_fork_in_child() {
   r.num_matrix_operations = 0;
   r.overhead = OverheadHistogram{};
   r.unemulated_counts.clear();
+  r.unemulated_callers.clear();
   for (CallCounter* c = counters.load(); c != nullptr; c = c->next) c->count = 0;
 }
 

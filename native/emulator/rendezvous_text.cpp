@@ -1,6 +1,7 @@
 #include "rendezvous_text.h"
 
 #include "../trace/format.h"
+#include "call_site.h"
 #include "reduce.h"
 
 namespace maya::text {
@@ -49,6 +50,7 @@ const char* reduce_op_name(int32_t op) {
 }
 
 std::string name(const Signature& signature) {
+  if (signature.op < 0) return "the creation of a communicator";
   std::string text = std::string(op_name(signature.op)) + " of " + std::to_string(signature.count) + " x " +
                      dtype_name(signature.dtype);
   if (signature.reduce_op >= 0) text += std::string(" (") + reduce_op_name(signature.reduce_op) + ")";
@@ -82,24 +84,33 @@ std::string describe(const ncclComm& comm, const exchange::Key& key, const Signa
   return text + " on " + communicator_text(comm);
 }
 
+std::string describe(const ncclComm& comm, const exchange::Rendezvous& rendezvous) {
+  const std::string text = describe(comm, rendezvous.key, rendezvous.signature);
+  return rendezvous.first_rank == exchange::global_rank() ? text + at_call_site(rendezvous.first_site) : text;
+}
+
 std::string missing_members(const ncclComm& comm, const std::string& action,
                             const std::vector<int>& missing) {
   constexpr size_t kMaxNames = 16;
-  std::string names;
+  std::string names, newest_calls;
   for (size_t i = 0; i < missing.size() && i < kMaxNames; ++i) {
     names += (i > 0 ? ", " : "") + member_name(comm, missing[i]);
+    const std::string newest = exchange::newest_call(global_rank_of(comm, missing[i]));
+    if (!newest.empty())
+      newest_calls += " The newest call of " + member_name(comm, missing[i]) + " is " + newest + ".";
   }
   if (missing.size() > kMaxNames) names += " and " + std::to_string(missing.size() - kMaxNames) + " more";
   return "rank " + std::to_string(exchange::global_rank()) + " waits in " + action + " for " + names +
          ", which did "
          "not get there within " +
-         std::to_string(static_cast<int64_t>(exchange::Wait::timeout_s())) +
-         " s. On GPUs this program would hang: look for a rank that left early or took another branch. If "
+         std::to_string(static_cast<int64_t>(exchange::Wait::timeout_s())) + " s." + newest_calls +
+         " On GPUs this program would hang: look for a rank that left early or took another branch. If "
          "the ranks "
          "are just slow, raise capture.timeout_s.";
 }
 
-std::string disagreement(const ncclComm& comm, const exchange::Rendezvous& rendezvous, const Signature& own) {
+std::string disagreement(const ncclComm& comm, const exchange::Rendezvous& rendezvous, const Signature& own,
+                         const std::string& own_site) {
   const std::string own_rank = "rank " + std::to_string(exchange::global_rank());
   const std::string first_rank = "rank " + std::to_string(rendezvous.first_rank);
   const std::string ranks = own_rank + " and " + first_rank;
@@ -110,8 +121,8 @@ std::string disagreement(const ncclComm& comm, const exchange::Rendezvous& rende
   std::string where = "number " + std::to_string(rendezvous.key.number) + " on " + communicator_text(comm);
   const bool is_message = rendezvous.key.purpose == Purpose::message;
   return ranks + " disagree on " + (is_message ? "the message between them, " : "a collective, ") + where +
-         ": " + own_rank + " calls " + name(own) + ", " + first_rank + " calls " +
-         name(rendezvous.signature) +
+         ": " + own_rank + " calls " + name(own) + at_call_site(own_site) + ", " + first_rank + " calls " +
+         name(rendezvous.signature) + at_call_site(rendezvous.first_site) +
          ". On GPUs this program would hang or compute garbage: all ranks of a communicator have to make the "
          "same "
          "calls in the same order.";

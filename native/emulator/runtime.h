@@ -29,6 +29,7 @@ struct CUstream_st {
   int device;
   maya::Capture* capture = nullptr;
   std::vector<CUgraphNode> capture_tail;  // what the next node of a capture depends on
+  bool is_alive = true;                   // objects stay, as programs use handles that they have destroyed
 };
 
 struct CUevent_st {
@@ -41,6 +42,7 @@ struct CUevent_st {
   maya::Capture* capture = nullptr;  // the newest record was captured
   int64_t capture_ordinal = 0;       // of that record in its graph
   std::vector<CUgraphNode> capture_tail;
+  bool is_alive = true;
 };
 
 struct CUctx_st {
@@ -51,6 +53,8 @@ namespace maya {
 
 // Streams. The reserved handles 0, 1 (legacy) and 2 (per thread) have objects of their own.
 CUstream_st* stream_object(CUstream handle);
+inline bool is_alive(CUstream stream) { return reinterpret_cast<uintptr_t>(stream) <= 2 || stream->is_alive; }
+inline bool is_alive(CUevent event) { return event != nullptr && event->is_alive; }
 CUstream_st* stream_by_id(int64_t id);
 cudaError_t create_stream(CUstream* stream, unsigned flags, int priority);
 cudaError_t destroy_stream(CUstream stream);

@@ -2,12 +2,49 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
 #include <utility>
 
+#include "call_site.h"
+#include "exchange.h"
 #include "known_bytes.h"
 #include "reduce.h"
+#include "rendezvous_text.h"
 
 namespace maya {
+namespace {
+
+std::mutex exchange_mutex;
+std::string newest_exchange;  // whose parts cannot be made up
+
+void remember_exchange(const CollectiveCall& call) {
+  const exchange::Key key{.unique_id = call.comm->unique_id,
+                          .number = call.comm->num_launches - 1,
+                          .purpose = exchange::Purpose::collective};
+  const exchange::Signature signature{.op = static_cast<int32_t>(call.op),
+                                      .dtype = call.dtype,
+                                      .reduce_op = -1,
+                                      .root = -1,
+                                      .count = static_cast<int64_t>(call.count)};
+  std::lock_guard lock(exchange_mutex);
+  newest_exchange = text::describe(*call.comm, key, signature) + at_call_site(call_site());
+}
+
+bool has_equal_parts(const CollectiveCall& call, const std::vector<char>& data) {
+  const size_t bytes = call.count * element_bytes(call.dtype);
+  return std::memcmp(data.data(), data.data() + bytes, data.size() - bytes) == 0;
+}
+
+}  // namespace
+
+void fail_for_absent_ranks() {
+  const std::string site = call_site();
+  std::lock_guard lock(exchange_mutex);
+  exchange::fail("rank " + std::to_string(exchange::global_rank()) + " runs alone, and reads on the host" +
+                 at_call_site(site) + " what absent ranks sent it in " + newest_exchange +
+                 ". Its own parts differ, so theirs cannot be told from them. Capture all ranks together: "
+                 "capture.mode=linked.");
+}
 
 void SoloAnswers::answer(const CollectiveCall& call) {
   using enum trace::CollectiveOp;
@@ -17,6 +54,11 @@ void SoloAnswers::answer(const CollectiveCall& call) {
   if (plan.send_bytes > 0) {
     own = contribution(call, plan.send_bytes);
     if (own.data.empty()) return overwrite_known_bytes(call.receive, plan.receive_bytes);
+  }
+  if (call.op == all_to_all && plan.is_integer && own.origin == Origin::program &&
+      !has_equal_parts(call, own.data)) {
+    own.origin = Origin::absent;
+    remember_exchange(call);
   }
   if (call.op == send) return sent(call, std::move(own.data));
   if (plan.receive_bytes == 0 || !is_accessible(call.receive, plan.receive_bytes)) return;
@@ -45,8 +87,8 @@ void SoloAnswers::write_output(const CollectiveCall& call, const PayloadPlan& pl
     case gather:
       for (int i = 0; i < num_ranks; ++i) std::memcpy(output + bytes * i, own.data(), bytes);
       return;
-    case all_to_all:  // as much comes back as was given away
-      std::memcpy(output, own.data(), plan.receive_bytes);
+    case all_to_all:
+      for (int i = 0; i < num_ranks; ++i) std::memcpy(output + bytes * i, own.data() + own_offset, bytes);
       return;
     case broadcast:
       // What an absent root holds cannot be known; frameworks broadcast what all ranks hold alike.

@@ -26,4 +26,8 @@ class SoloAnswers {
   std::map<size_t, std::vector<char>> last_sent_;             // by size in bytes
 };
 
+// Ends the process: the host reads what only absent ranks could have sent, as the parts of an all-to-all of
+// integers where this rank's own parts are not alike.
+[[noreturn]] void fail_for_absent_ranks();
+
 }  // namespace maya

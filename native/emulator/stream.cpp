@@ -79,13 +79,15 @@ cudaError_t create_stream(CUstream* stream, unsigned flags, int priority) {
 }
 
 cudaError_t destroy_stream(CUstream stream) {
-  if (reinterpret_cast<uintptr_t>(stream) <= 2) return cudaErrorInvalidResourceHandle;
+  if (reinterpret_cast<uintptr_t>(stream) <= 2 || !stream->is_alive) return cudaErrorInvalidResourceHandle;
+  stream->is_alive = false;
   Call call;
   call.record(Kind::stream_destroy, {stream->id});
   return cudaSuccess;
 }
 
 cudaError_t synchronize_stream(CUstream stream) {
+  if (!is_alive(stream)) return cudaErrorInvalidResourceHandle;
   if (is_capturing(stream)) {
     invalidate_capture(stream);
     return cudaErrorStreamCaptureUnsupported;
@@ -99,6 +101,7 @@ cudaError_t synchronize_stream(CUstream stream) {
 }
 
 cudaError_t query_stream(CUstream stream) {
+  if (!is_alive(stream)) return cudaErrorInvalidResourceHandle;
   if (is_capturing(stream)) {
     invalidate_capture(stream);
     return cudaErrorStreamCaptureUnsupported;
@@ -109,7 +112,7 @@ cudaError_t query_stream(CUstream stream) {
 }
 
 cudaError_t wait_event(CUstream stream, CUevent event, unsigned flags) {
-  if (event == nullptr) return cudaErrorInvalidResourceHandle;
+  if (!is_alive(event) || !is_alive(stream)) return cudaErrorInvalidResourceHandle;
   Call call;
   cudaError_t result = cudaSuccess;
   if (capture_event_wait(stream, event, (flags & cudaEventWaitExternal) != 0, &result)) return result;

@@ -420,6 +420,15 @@ def solo_split(r: Rank) -> None:
 
 
 @case
+def uneven_exchange_alone(r: Rank) -> None:
+    """What the others send cannot be told from parts that differ; it stops when the host reads it."""
+    comm, one = r.communicator(), ctypes.c_size_t(1)
+    own, result = r.buffer([1, 20, 300, 4000], np.int32), r.buffer([0] * 4, np.int32)
+    r.call("ncclAlltoAll", own.address, result.address, one, INT32, comm, None)
+    result.read()
+
+
+@case
 def solo_values(r: Rank) -> None:
     """Rank 2 of 4 alone: the others are taken to hold the same data."""
     comm, one = r.communicator(), ctypes.c_size_t(1)
@@ -430,8 +439,9 @@ def solo_values(r: Rank) -> None:
     own, result = r.buffer([1, 20, 300, 4000], np.int32), r.buffer([0] * 4, np.int32)
     r.call("ncclAllGather", own.at(1), result.address, one, INT32, comm, None)
     assert result.read().tolist() == [20] * 4
-    r.call("ncclAlltoAll", own.address, result.address, one, INT32, comm, None)
-    assert result.read().tolist() == [1, 20, 300, 4000]
+    alike, received = r.buffer([5] * 4, np.int32), r.buffer([0] * 4, np.int32)
+    r.call("ncclAlltoAll", alike.address, received.address, one, INT32, comm, None)
+    assert received.read().tolist() == [5] * 4
     r.call("ncclReduceScatter", own.address, result.address, one, INT32, SUM, comm, None)
     assert result.read()[0] == 4 * 300
     r.call("ncclBroadcast", own.address, result.address, one, INT32, 0, comm, None)
@@ -507,10 +517,12 @@ def test_progress(emulator_library: Path, tmp_path: Path) -> None:
         assert code == 0, output
 
 
+SOLO = {"MAYA_MODE": "solo", "RANK": "2", "WORLD_SIZE": "4"}
+
+
 @pytest.mark.parametrize("case_name", ["solo_values", "solo_split"])
 def test_solo(case_name: str, emulator_library: Path, tmp_path: Path) -> None:
-    env = {"MAYA_MODE": "solo", "RANK": "2", "WORLD_SIZE": "4"}
-    ((code, output),) = run_ranks([case_name], emulator_library, tmp_path, 1, **env)
+    ((code, output),) = run_ranks([case_name], emulator_library, tmp_path, 1, **SOLO)
     assert code == 0, output
 
 
@@ -571,6 +583,13 @@ def test_absent_rank_is_named(emulator_library: Path, tmp_path: Path) -> None:
     assert (
         "waits in all_reduce of 4 x float32 (sum), number 0 on communicator 0 (3 ranks) for rank 1," in text
     )
+
+
+def test_a_rank_alone_does_not_make_up_uneven_parts(emulator_library: Path, tmp_path: Path) -> None:
+    results = run_ranks(["uneven_exchange_alone"], emulator_library, tmp_path, 1, **SOLO)
+    assert results[0][0] == EXCHANGE_EXIT_CODE
+    assert "what absent ranks sent it in all_to_all of 1 x int32" in results[0][1]
+    assert "capture.mode=linked" in results[0][1]
 
 
 def test_sizes_of_a_communicator_are_compared(emulator_library: Path, tmp_path: Path) -> None:

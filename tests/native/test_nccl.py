@@ -280,9 +280,9 @@ def solo() -> None:
     seed = tensor([1234])
     dist.broadcast(seed, src=0)
     assert seed.tolist() == [1234]
-    sizes, received_sizes = tensor([1, 2, 3, 4]), tensor([0, 0, 0, 0])
+    sizes, received_sizes = tensor([3, 3, 3, 3]), tensor([0, 0, 0, 0])
     dist.all_to_all_single(received_sizes, sizes)
-    assert received_sizes.tolist() == [1, 2, 3, 4]
+    assert received_sizes.tolist() == [3, 3, 3, 3]
     part = tensor([0])
     dist.reduce_scatter_tensor(part, tensor([1, 20, 300, 4000]))
     assert part.tolist() == [80]

@@ -142,7 +142,7 @@ def reads(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
         "bincount": [0] * 4,
         "isnan": False,
         "isinf": False,
-        "isfinite": False,
+        "isfinite": True,
         "cat": [0, 0],
         "product in a used block": [0] * 16,
         "clip_grad_norm_": 0,
@@ -270,3 +270,102 @@ def test_time_inside_of_recorded_calls(tmp_path: Path) -> None:
     assert counts["cudaEventRecord"] == 1000
     assert 1000 <= counts["recorded"] < 1010
     assert 0 < counts["overhead_ns_median"] < 4096
+
+
+def test_what_is_not_known_is_finite_in_all_spellings(tmp_path: Path) -> None:
+    program = """
+    import math, torch
+    weight = torch.randn(64, 64, device="cuda", requires_grad=True)
+    loss = (weight @ torch.randn(64, 1, device="cuda")).pow(2).mean()
+    loss.backward()
+    half = loss.half()
+    assert math.isfinite(loss.item())
+    for value in (loss, half, loss.bfloat16(), loss.double(), weight.grad, weight.grad.T):
+        assert torch.isfinite(value).all()
+        assert not torch.isnan(value).any()
+        assert not torch.isinf(value).any()
+        assert not (~torch.isfinite(value)).any()
+        assert not torch.isfinite(value).logical_not().any()
+    assert torch.isfinite(loss)
+    assert torch.isfinite(half).item()
+    assert torch.all(torch.stack([torch.isfinite(loss), torch.isfinite(half)]))
+    assert torch.isfinite(loss) & torch.isfinite(half)
+    assert torch.logical_and(torch.isfinite(loss), torch.isfinite(half))
+    large = torch.randn(1 << 20, device="cuda")
+    assert torch.isfinite(large).all()
+    assert torch.equal(large, large) and torch.allclose(large, large)
+    torch._assert_async(torch.isfinite(loss))
+    norm = torch.nn.utils.clip_grad_norm_([weight], 1.0, error_if_nonfinite=True)
+    assert torch.isfinite(norm)
+    # A mask that the program has made keeps its values.
+    mask = torch.tensor([[True, True], [True, False]]).cuda()
+    assert not mask.all() and mask[0].all()
+    """
+    run_checked(program, tmp_path, preload=True)
+
+
+def test_reads_of_what_kernels_wrote_are_told(tmp_path: Path) -> None:
+    program = """
+    import ctypes, torch
+    library = ctypes.CDLL(None)
+    reads = []
+    observe = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int)(lambda *read: reads.append(read))
+    library.maya_observe_reads(observe)
+    def read(tensor):
+        reads.clear()
+        tensor.tolist()
+        return list(reads)
+    known = torch.tensor([0, 1]).cuda()
+    assert read(known) == []
+    assert read(torch.zeros(2, device="cuda")) == []
+    assert read(torch.full((2,), 3.0, device="cuda")) == []
+    assert read(known.clone()) == []
+    made = torch.rand(3, device="cuda")
+    assert read(made) == [(12, 3)]
+    assert read(made.clone()) == [(12, 3)]
+    assert read(torch.isfinite(made)) == [(3, 1)]
+    known += 1
+    assert read(known) == [(16, 3)]
+    """
+    run_checked(program, tmp_path, preload=True)
+
+
+def test_size_of_a_result_follows_a_mask_that_is_known(tmp_path: Path) -> None:
+    program = """
+    import torch
+    from maya.capture.startup.maya_startup.computed_values import computing
+    from maya.capture.startup.maya_startup.value_rules import Rule
+    mask = torch.tensor([0, 1, 1, 0, 1]).cuda()
+    data = torch.rand(5, 2, device="cuda")
+    with computing():
+        chosen = (mask > 0).nonzero()
+        assert chosen.tolist() == [[1], [2], [4]]
+        assert data[mask.bool()].shape == (3, 2)
+        assert data.masked_select(mask.bool()[:, None]).shape == (6,)
+        assert torch.where(mask == 0)[0].tolist() == [0, 3]
+        assert torch.bincount(mask).tolist() == [2, 3]
+        assert torch.repeat_interleave(data, mask + 1, dim=0).shape == (8, 2)
+        assert mask.unique(return_counts=True)[1].tolist() == [2, 3]
+        assert torch.nn.functional.one_hot(mask).sum(0).tolist() == [2, 3]
+        offsets = torch.cumsum(torch.histc(mask, bins=2, min=0, max=1), 0)
+        assert offsets.tolist() == [2, 5]
+        order = torch.argsort(mask, stable=True)
+        inverse = torch.empty_like(order)
+        inverse[order] = torch.arange(5, device="cuda")
+        assert inverse.tolist() == [0, 2, 3, 1, 4]
+        large = torch.arange(1 << 20, device="cuda")
+        assert large.cpu()[-1] == (1 << 20) - 1 and (large % 2).sum() == 1 << 19
+        assert data.nonzero().shape == (0, 2)  # nothing is known of it
+    half = Rule(sites=("*",), operators=("nonzero",), answer="fraction", value=0.5)
+    with computing([half]):
+        assert data.nonzero().shape == (5, 2)
+        assert data.gt(0).nonzero().shape == (5, 2)
+    ones = Rule(sites=("*",), operators=("item", "masked_select"), answer="constant", value=1)
+    with computing([ones]):
+        assert data.sum().item() == 1.0 and data.masked_select(data > 0.5).shape == (10,)
+    counts = Rule(sites=("*",), operators=("bincount",), answer="balanced")
+    with computing([counts]):
+        drawn = torch.randint(0, 4, (10,), device="cuda")
+        assert torch.bincount(drawn, minlength=4).tolist() == [3, 3, 2, 2]
+    """
+    run_checked(program, tmp_path, preload=True)

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import pytest
 
 from maya.capture.environment import STARTUP_DIR
 from maya.capture.startup.maya_startup import iterations
+from maya.capture.startup.maya_startup.call_sites import HostReads
 from maya.capture.startup.maya_startup.events import EventLog
 from maya.capture.startup.maya_startup.groups import split_color
 from maya.capture.startup.maya_startup.iterations import IterationCounter
@@ -26,6 +28,9 @@ class FakeEmulator:
         self.is_flushed = False
         self.num_matrix_operations = 0
         self.work_per_step = 3
+
+    def observe_reads(self, observer: Callable[[int, int], None]) -> None:
+        self.observer = observer
 
     def mark(self, name: str, value: int) -> None:
         self.marks.append((name, value))
@@ -112,8 +117,9 @@ def session(tmp_path, monkeypatch):
         mode="solo",
         warmup_iterations=1,
         iterations=2,
-        emulator=FakeEmulator(),
+        emulator=(emulator := FakeEmulator()),
         events=EventLog(str(tmp_path), 1),
+        host_reads=HostReads(emulator),
     )
 
 
@@ -236,7 +242,7 @@ def test_operator_ranges_end_when_no_range_is_open():
 def test_finishing_twice_changes_nothing(session):
     session.finish()
     session.finish()
-    assert [event["type"] for event in read_events(session)] == ["calls", "end"]
+    assert [event["type"] for event in read_events(session)] == ["calls", "made_up_reads", "end"]
     assert Path(session.trace_dir, "rank00001.done").exists()
 
 
@@ -447,3 +453,24 @@ def test_store_of_a_rank_alone_answers_through_prefixes(one_rank_of_eight):
         """
     )
     assert output.splitlines() == ["b'x' 8 False 2", "True 128 b'v'", "True"]
+
+
+def test_reads_of_made_up_values_are_counted_by_the_frame_outside_of_pytorch() -> None:
+    emulator = FakeEmulator()
+    reads = HostReads(emulator)
+    library = {"observer": emulator.observer}
+    exec(compile("def item(): observer(4, 3)", "/lib/python/site-packages/torch/_tensor.py", "exec"), library)
+    program = {"item": library["item"]}
+    source = "def train():\n    item()\n    item()\n"
+    exec(compile(source, "/lib/site-packages/framework/loop.py", "exec"), program)
+    program["train"]()
+    program["train"]()
+    emulator.observer(8, 1)
+    assert [(row["bytes"], row["answer"], row["count"]) for row in reads.rows()] == [
+        (4, "zeros", 2),
+        (4, "zeros", 2),
+        (8, "rule", 1),
+    ]
+    sites = [str(row["site"]) for row in reads.rows()]
+    assert sites[:2] == ["framework/loop.py:2 in train", "framework/loop.py:3 in train"]
+    assert "test_capture_startup.py" in sites[2]

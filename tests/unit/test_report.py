@@ -20,6 +20,7 @@ SUMMARY = {
     "oom": False,
     "operations": 1234,
     "unemulated_calls": {"cudaFoo": 2},
+    "made_up_reads": [{"site": "train.py:30 in main", "bytes": 4, "answer": "zeros", "count": 17}],
     "duration_basis": {"measured": 0.6, "bound": 0.4},
 }
 TIMELINE = pd.DataFrame(
@@ -77,6 +78,13 @@ def out_of_memory() -> JobReport:
         timeline=None,
         memory={"ranks": [{"rank": 0, "profile": None}]},
     )
+
+
+def test_report_lists_reads_of_made_up_values(tmp_path):
+    page = write_report([job()], tmp_path, "title").read_text()
+    assert re.search(r"train\.py:30 in main</td><td>4</td><td class=\"t\">zeros</td><td>17<", page)
+    nothing = write_report([job(summary=SUMMARY | {"made_up_reads": []})], tmp_path, "title").read_text()
+    assert "no kernel computed" not in nothing
 
 
 def test_report_holds_every_job_and_is_self_contained(tmp_path, out_of_memory):

@@ -1,6 +1,7 @@
 """Programs as users write them, captured on emulated GPUs."""
 
 import json
+import re
 import sys
 import textwrap
 import time
@@ -337,8 +338,38 @@ def test_rank_that_calls_another_collective_is_the_one_named(run):
             dist.all_reduce(x)
         x.tolist()
     """
-    with pytest.raises(CaptureError, match=r"does not meet its peers(.|\n)* disagree on a collective"):
+    with pytest.raises(
+        CaptureError, match=r"does not meet its peers(.|\n)* disagree on a collective"
+    ) as error:
         run(program, "torchrun --nproc-per-node 3 train.py", world_size=3)
+    text = " ".join(str(error.value).split())
+    assert re.search(r"rank 2 calls broadcast of 4 x float32 with root 2 at train\.py:7 in <module>", text)
+    assert re.search(r"rank [01] calls all_reduce of 4 x float32 \(sum\) at train\.py:9 in <module>", text)
+
+
+def test_rank_that_never_arrives_is_named_with_what_it_did_last(run):
+    program = """
+        import time
+        import torch
+        import torch.distributed as dist
+        dist.init_process_group("nccl")
+        x = torch.ones(4, device=f"cuda:{dist.get_rank()}")
+        dist.all_reduce(x)
+        if dist.get_rank() == 1:
+            time.sleep(60)
+        dist.all_reduce(x)
+        x.tolist()
+    """
+    with pytest.raises(CaptureError) as error:
+        run(
+            program,
+            "torchrun --nproc-per-node 2 train.py",
+            world_size=2,
+            capture=CaptureConfig(timeout_s=30.0),
+        )
+    text = " ".join(str(error.value).split())
+    assert "number 1 on communicator 0 (2 ranks) at train.py:10 in <module> for rank 1," in text
+    assert re.search(r"newest call of rank 1 is all_reduce .*number 0 .* at train\.py:7 in <module>", text)
 
 
 def test_cpu_group_of_a_rank_alone_carries_ddp_s_construction(run):

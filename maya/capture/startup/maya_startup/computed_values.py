@@ -20,7 +20,7 @@ from .data_dependent import deciding_inputs, intermediate_reads
 from .native import Emulator, emulator
 from .value_rules import Rule
 
-PROGRAM, RULE, KERNEL = range(3)  # Origin in native/emulator/known_bytes.h
+PROGRAM, RULE, ABSENT, KERNEL = range(4)  # Origin in native/emulator/known_bytes.h
 
 _MAX_BYTES = 64 << 20  # of a result, and of an input that is copied for it: as large as index tensors may be
 # Operators that depend on no value of the tensors among their arguments. What the first ones give needs no
@@ -184,7 +184,8 @@ def _mode_class() -> type:
             replaced = {}
             for tensor in deciding_inputs(name, args):
                 if rule is not None and rule.applies_to(tensor.nbytes):
-                    replaced[id(tensor)] = rule.values_like(torch, tensor)
+                    num_choices = args[2] if name == "bincount" and len(args) > 2 else 1
+                    replaced[id(tensor)] = rule.values_like(torch, tensor, num_choices)
                 elif self._memory.origin(tensor) < KERNEL and tensor.nbytes <= _MAX_BYTES:
                     replaced[id(tensor)] = self._memory.on_cpu(tensor).clone()
                 else:

@@ -3,7 +3,7 @@
 import ctypes
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 
 class Emulator:
@@ -26,6 +26,8 @@ class Emulator:
             self.keep_zeros = library.maya_keep_zeros
             self.origin = library.maya_origin
             self._answer_reads = library.maya_answer_reads
+            self._observe_reads = library.maya_observe_reads
+            self._find_call_sites = library.maya_find_call_sites
         except AttributeError as error:
             raise RuntimeError(f"maya: the emulated GPU is not preloaded in this process ({error})") from None
         self._mark.argtypes = (ctypes.c_char_p, ctypes.c_int64)
@@ -52,6 +54,24 @@ class Emulator:
         self.origin.restype = ctypes.c_int
         self._answer_reads.argtypes = (ctypes.POINTER(ctypes.c_int64), ctypes.c_int)
         self._answer_reads.restype = None
+
+    def observe_reads(self, observer: Callable[[int, int], None]) -> None:
+        """Has ``observer(bytes, origin)`` called for reads of up to 64 KiB that got made-up values.
+
+        On the thread that reads; origin as of `origin`.
+        """
+        self._observer = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int)(observer)
+        self._observe_reads(self._observer)
+
+    def find_call_sites(self, finder: Callable[[], str]) -> None:
+        """Has ``finder`` called where the emulator wants to name the code that a thread is in."""
+
+        def write(target: int, num_bytes: int) -> None:
+            text = finder().encode()[:num_bytes]
+            ctypes.memmove(target, text, len(text))
+
+        self._finder = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t)(write)
+        self._find_call_sites(self._finder)
 
     def answer_reads(self, values: Sequence[int]) -> None:
         """What this thread's next reads of up to 8 bytes are answered with, one each."""

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from .call_sites import HostReads, current_call_site
 from .events import EventLog
 from .native import Emulator
 from .native import emulator as process_emulator
@@ -26,6 +27,7 @@ class Session:
     iterations: int
     emulator: Emulator
     events: EventLog
+    host_reads: HostReads
     num_iterations: int = 0  # complete by now
     is_finished: bool = False
 
@@ -36,6 +38,7 @@ class Session:
         rank = int(os.environ.get("RANK", "0"))
         warmup, iterations = (int(text) for text in os.environ["MAYA_ITERATIONS"].split(","))
         emulator = process_emulator()
+        emulator.find_call_sites(current_call_site)
         emulator.mark("start", 0)  # opens the trace file while the variable still names its folder
         del os.environ["MAYA_TRACE_DIR"]
         return cls(
@@ -47,6 +50,7 @@ class Session:
             iterations=iterations,
             emulator=emulator,
             events=EventLog(trace_dir, rank),
+            host_reads=HostReads(emulator),
         )
 
     def finish(self) -> None:
@@ -56,6 +60,7 @@ class Session:
         self.is_finished = True
         self.emulator.flush()
         self.events.write("calls", calls=self.emulator.call_counts())
+        self.events.write("made_up_reads", reads=self.host_reads.rows())
         self.events.write("end", iterations=self.num_iterations)
         self._done_file(self.rank).touch()
 

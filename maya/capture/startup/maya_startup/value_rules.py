@@ -49,8 +49,8 @@ class Rule:
     def applies_to(self, num_bytes: int) -> bool:
         return self.min_bytes <= num_bytes and (self.max_bytes is None or num_bytes <= self.max_bytes)
 
-    def values_like(self, torch: Any, tensor: Any) -> Any:
-        """What it answers in place of a tensor, on the CPU."""
+    def values_like(self, torch: Any, tensor: Any, num_choices: int = 1) -> Any:
+        """What it answers in place of a tensor, on the CPU. ``num_choices``: how many balanced ones."""
         size, dtype = tensor.size(), tensor.dtype
         if self.answer == "fraction":  # evenly spread
             steps = torch.arange(tensor.numel() + 1, dtype=torch.float64).mul(self.value).floor()
@@ -61,6 +61,8 @@ class Rule:
             if self.answer == "uniform":
                 return numbers.uniform_(self.low, self.high, generator=generator).to(dtype)
             return numbers.normal_(self.mean, self.std, generator=generator).to(dtype)
+        if self.answer == "balanced":
+            return torch.arange(tensor.numel()).remainder(max(num_choices, 1)).reshape(size).to(dtype)
         constant = {"zeros": 0, "ones": 1, "true": 1}.get(self.answer, self.value)
         return torch.full(size, constant, dtype=torch.float64).to(dtype)
 
