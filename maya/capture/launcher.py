@@ -35,6 +35,7 @@ _EXCHANGE_EXIT_CODE = 87  # native/emulator/exchange.h
 _FOLLOWER_EXIT_CODE = 88  # of a rank that stops because another one ended with the code above
 _GRACE_S = 0.5  # in which the peers of a failed rank may fail too; the cause is picked among them
 _LOG_TAIL_LINES = 15
+_LOG_LINE_CHARS = 1000  # a diagnosis of ranks that do not meet names both of their calls
 _LAUNCHER = -1  # number of the one process of a foreign launcher
 
 _log = logging.getLogger(__name__)
@@ -348,7 +349,7 @@ def _read_events(path: Path) -> list[dict[str, Any]]:
 
 def _tail(log: Path) -> str:
     lines = log.read_text(errors="replace").rstrip().split("\n") if log.exists() else []
-    return "\n".join(f"  {line[:300]}" for line in lines[-_LOG_TAIL_LINES:] if line)
+    return "\n".join(f"  {line[:_LOG_LINE_CHARS]}" for line in lines[-_LOG_TAIL_LINES:] if line)
 
 
 def _describe_exit(exit_code: int) -> str:
