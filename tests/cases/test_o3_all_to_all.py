@@ -75,14 +75,12 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def command(program: Path) -> tuple[str, ...]:
-    return ("torchrun", f"--nproc-per-node={RANKS}", str(program))
+    return ("torchrun", "--nnodes=2", f"--nproc-per-node={RANKS // 2}", str(program))
 
 
 @pytest.fixture(scope="module")
 def job(program: Path) -> CapturedJob:
-    return capture_command(
-        command(program), program.parent / "traces", "cluster.gpus_per_node=16", mode="linked"
-    )
+    return capture_command(command(program), program.parent / "traces", mode="linked")
 
 
 @pytest.mark.slow
@@ -98,7 +96,7 @@ def test_sizes_arrive_and_give_the_bytes_of_the_exchange(job: CapturedJob) -> No
 
 @pytest.mark.slow
 def test_time_grows_with_the_largest_split(job: CapturedJob) -> None:
-    gpu, cluster, _ = compose_target(["cluster.gpus_per_node=16"])
+    gpu, cluster, _ = compose_target(["cluster=dgx_h100", "cluster.nodes=2"])
     annotations = annotate(job.job, load_estimator(ensure_estimator(gpu)), gpu, cluster)
     durations = {}
     for trace, annotation in zip(job.job.ranks, annotations, strict=True):
