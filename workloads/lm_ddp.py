@@ -54,7 +54,14 @@ def build_model(args: argparse.Namespace, device: torch.device) -> nn.Module:
             with torch.no_grad():
                 model.init_weights()
     device_ids = [device.index] if device.type == "cuda" else None
-    return DistributedDataParallel(model, device_ids=device_ids, gradient_as_bucket_view=True)
+    return DistributedDataParallel(
+        model,
+        device_ids=device_ids,
+        bucket_cap_mb=args.bucket_cap_mb,
+        find_unused_parameters=args.find_unused_parameters,
+        static_graph=args.static_graph,
+        gradient_as_bucket_view=args.gradient_as_bucket_view,
+    )
 
 
 def main() -> None:
@@ -62,6 +69,20 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add_language_model_options(parser, ("gpt", "llama", "bert"))
+    parser.add_argument(
+        "--bucket-cap-mb",
+        type=int,
+        default=None,
+        help="MiB of gradients in one all-reduce; default: 1, then 25",
+    )
+    parser.add_argument("--find-unused-parameters", action="store_true")
+    parser.add_argument("--static-graph", action="store_true")
+    parser.add_argument(
+        "--gradient-as-bucket-view",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="let gradients lie in the buckets that are reduced",
+    )
     args = parser.parse_args()
 
     device = init_distributed()

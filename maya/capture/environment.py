@@ -90,6 +90,7 @@ def common_environment(
         MAYA_VALUES=json.dumps([asdict(rule) for rule in (*values.rules, *values.builtin)]),
         MAYA_ITERATIONS=f"{spec.capture.warmup_iterations},{spec.capture.iterations}",
     )
+    env.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")  # as torchrun does where the user has not set it
     if spec.mode == "solo":
         # The NCCL watchdog would ask the store every second whether an absent rank has failed.
         env["TORCH_NCCL_DUMP_ON_TIMEOUT"] = "0"
@@ -116,7 +117,6 @@ def rank_environment(spec: CaptureSpec, rank: int, master_port: int) -> dict[str
         "TORCHELASTIC_MAX_RESTARTS": "0",
         "TORCHELASTIC_RUN_ID": "maya",
         "TORCHELASTIC_USE_AGENT_STORE": "False",
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
     }
 
 

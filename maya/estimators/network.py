@@ -56,7 +56,10 @@ class NetworkModel:
     def predict_us(self, op: str, dtype: str, num_bytes: float, placement: Placement) -> tuple[float, int]:
         """Duration and basis of one collective, or of one send/recv pair (its two ranks as placement)."""
         if placement.num_ranks == 1:
-            # NCCL copies the buffer on the device (or does nothing in place).
+            # NCCL copies the buffer on the device, or does nothing in place (ncclLaunchOneRank), as PyTorch
+            # calls these.
+            if op in ("all_reduce", "broadcast", "reduce"):
+                return 0.0, int(MODEL)
             return self.gpu.min_kernel_us + 2 * num_bytes / self.gpu.hbm_bytes_per_s * 1e6, int(MODEL)
         if op in ("send", "recv"):
             return self._pair_us(num_bytes, placement), int(MODEL)

@@ -92,6 +92,12 @@ def test_common_environment_extends_and_cleans_the_caller_s():
     assert not {"CUDA_VISIBLE_DEVICES", "RANK", "MAYA_TRACE_DIR"} & env.keys()
 
 
+def test_the_user_s_error_handling_of_nccl_goes_before_torchrun_s():
+    name = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+    for inherited, expected in (({}, "1"), ({name: "3"}, "3")):
+        assert common_environment(make_spec(), Path("/emu"), Path("/x"), inherited)[name] == expected
+
+
 def test_a_wait_in_vain_ends_before_the_capture_does():
     env = common_environment(make_spec(capture=CaptureConfig(timeout_s=15)), Path("/emu"), Path("/x"), {})
     assert env["MAYA_EXCHANGE_TIMEOUT_S"] == "8"

@@ -44,6 +44,14 @@ def test_bus_factors() -> None:
     assert bus_factor("broadcast", 8) == 1
 
 
+def test_alone_nothing_moves_but_a_copy_on_the_device() -> None:
+    model = network(TABLE)
+    assert us(model, "all_reduce", 1e6, (3,)) == us(model, "broadcast", 1e6, (3,)) == 0
+    assert us(model, "all_gather", 1e9, (3,)) == pytest.approx(
+        GPU.min_kernel_us + 2e9 / GPU.hbm_bytes_per_s * 1e6
+    )
+
+
 def test_inside_a_node_the_table_decides() -> None:
     model = network(TABLE)
     assert us(model, "all_reduce", 1e6, tuple(range(8))) == pytest.approx(10)
