@@ -94,8 +94,10 @@ def device_operations(rank: RankTrace) -> pd.DataFrame:
     details = []
     for kind, of_kind in rows.groupby("kind"):
         fields = rank.details[str(kind)].loc[of_kind.index]
-        # Numbers of handles and of communicators depend on who else was captured.
-        fields = fields.drop(columns=["stream", "comm", "communicator"], errors="ignore")
+        # Numbers of handles and of communicators depend on who else was captured, counts of calls on what
+        # came before the first iteration.
+        numbers = ["stream", "comm", "communicator", "sequence", "group"]
+        fields = fields.drop(columns=numbers, errors="ignore")
         details.append(fields.apply(tuple, axis=1).rename("fields"))
     return rows[["kind", "stream"]].join(pd.concat(details)).reset_index(drop=True)
 

@@ -47,14 +47,15 @@ def model_args(args: argparse.Namespace) -> ModelArgs:
     )
 
 
-def init_distributed() -> torch.device:
-    """Join the process group that torchrun describes; NCCL on GPUs, Gloo without."""
+def init_distributed(cpu_collectives: bool = False) -> torch.device:
+    """Join the process group that torchrun describes; NCCL on GPUs, Gloo without, or for CPU tensors too."""
     if "RANK" not in os.environ:
         raise SystemExit("Start this program with torchrun, e.g. `torchrun --nproc-per-node 1 ...`.")
     if torch.cuda.is_available():
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
-        dist.init_process_group("nccl", device_id=device)
+        backend = "cpu:gloo,cuda:nccl" if cpu_collectives else "nccl"
+        dist.init_process_group(backend, device_id=device)
     else:
         device = torch.device("cpu")
         dist.init_process_group("gloo")

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlparse
 
 from .groups import replace_everywhere
+from .imports import when_imported
 from .session import Session
 
 _UNIQUE_ID_BYTES = 128  # sizeof(ncclUniqueId)
@@ -113,6 +114,7 @@ def answer_for_absent_ranks(torch: ModuleType, session: Session) -> None:
     _replace_rendezvous(rendezvous, store_class)
     _replace_gloo(distributed.distributed_c10d)
     _keep_own_objects(distributed)
+    when_imported("torch.distributed.pipelining.stage", _take_own_vote)
 
 
 def _as_bytes(value: str | bytes) -> bytes:
@@ -258,3 +260,28 @@ def _keep_own_objects(distributed: Any) -> None:
     replace_everywhere(broadcast, broadcast_own)
     replace_everywhere(scatter, scatter_own)
     replace_everywhere(c10d.monitored_barrier, lambda *args, **kwargs: None)
+
+
+def _take_own_vote(stage_module: Any) -> None:
+    """Stages vote whether all know their shapes; those of absent ranks vote as the rank's own do.
+
+    Messages of the vote are sent as ever, so that the same communicators are made.
+    """
+    stage_class = stage_module.PipelineStage
+    forward_vote, backward_result = stage_class._warmup_forward_vote, stage_class._warmup_backward_result
+
+    @functools.wraps(forward_vote)
+    def vote(stage: Any, has_backward: bool, received_acc: Any = None) -> Any:
+        if stage_module.InferenceMode.needs_dynamic(stage._user_meta, has_backward):
+            raise RuntimeError(
+                f"Pipeline stage {stage.stage_index} would learn its shapes from the stages of other ranks, "
+                "which are absent where each rank is captured alone. Give PipelineStage input_args and "
+                "output_args, or capture with mode=linked."
+            )
+        return forward_vote(stage, has_backward, received_acc).fill_(1)
+
+    @functools.wraps(backward_result)
+    def result(stage: Any, received_result: Any = None) -> Any:
+        return backward_result(stage, received_result).fill_(1)
+
+    stage_class._warmup_forward_vote, stage_class._warmup_backward_result = vote, result
