@@ -53,7 +53,11 @@ def _recipe_arguments(job: JobConfig) -> tuple[str, ...]:
     if job.model.family in ("gpt", "llama"):
         arguments["--recompute"] = framework.recompute
     flags: list[str] = []
-    if framework.name == "megatron":
+    if framework.name == "tensor_parallel":
+        arguments["--tensor-parallel-size"] = framework.tp
+    elif framework.name == "pipeline":
+        arguments["--pipeline-parallel-size"] = framework.pp
+    elif framework.name == "megatron":
         arguments |= {
             "--tensor-model-parallel-size": framework.tp,
             "--pipeline-model-parallel-size": framework.pp,
@@ -66,6 +70,12 @@ def _recipe_arguments(job: JobConfig) -> tuple[str, ...]:
             "--overlap-param-gather": framework.overlap_param_gather,
         }
         flags += [switch for switch, is_on in switches.items() if is_on]
+    for name, value in framework.options.items():
+        option = name.replace("_", "-")
+        if value.lower() in ("true", "false"):
+            flags.append(f"--{option}" if value.lower() == "true" else f"--no-{option}")
+        else:
+            flags.append(f"--{option}={value}")
     return (*_flatten(arguments), *flags)
 
 

@@ -81,7 +81,7 @@ class ModelConfig:
 class FrameworkConfig:
     """A training recipe, with keys named as Megatron-LM names them."""
 
-    name: str = MISSING  # fsdp2, megatron or ddp
+    name: str = MISSING  # the group option, e.g. fsdp2; maya/config/validate.py has all
     script: str = MISSING  # below workloads/
     tp: int = 1
     pp: int = 1
@@ -95,6 +95,7 @@ class FrameworkConfig:
     overlap_param_gather: bool = False  # megatron: parameter all-gather behind the forward pass
     precision: str = "bf16"  # bf16, fp16, fp32
     channels_last: bool = False
+    options: dict[str, str] = field(default_factory=dict)  # that only this script has: name -> value
 
 
 @dataclass

@@ -4,12 +4,18 @@ from maya.config.schema import CaptureConfig, JobConfig
 from maya.errors import ConfigError
 
 FAMILIES = {  # families of models that the script of each framework can build
+    "fsdp1": ("gpt", "llama"),
     "fsdp2": ("gpt", "llama"),
+    "tensor_parallel": ("llama",),
+    "pipeline": ("llama",),
     "megatron": ("gpt", "llama"),
     "ddp": ("gpt", "llama", "bert", "resnet"),
 }
 PRECISIONS = {
+    "fsdp1": ("bf16", "fp32"),
     "fsdp2": ("bf16", "fp32"),
+    "tensor_parallel": ("bf16",),
+    "pipeline": ("bf16",),
     "megatron": ("bf16", "fp16", "fp32"),
     "ddp": ("bf16", "fp16", "fp32"),
 }
@@ -78,7 +84,10 @@ def _validate_choices(job: JobConfig) -> None:
         )
     choices = {
         "framework.precision": (framework.precision, PRECISIONS[framework.name]),
-        "framework.recompute": (framework.recompute, RECOMPUTE),
+        "framework.recompute": (
+            framework.recompute,
+            ("none",) if framework.name in ("tensor_parallel", "pipeline") else RECOMPUTE,
+        ),
         "capture.mode": (job.capture.mode, MODES),
     }
     for key, (value, allowed) in choices.items():
@@ -110,8 +119,8 @@ def _validate_parallelism(job: JobConfig) -> None:
             raise ConfigError(f"{key}={value}: it must be at least 1.")
     if framework.name != "megatron":
         for key, value in {
-            "tp": framework.tp > 1,
-            "pp": framework.pp > 1,
+            "tp": framework.tp > 1 and framework.name != "tensor_parallel",
+            "pp": framework.pp > 1 and framework.name != "pipeline",
             "vpp": framework.vpp > 1,
             "sequence_parallel": framework.sequence_parallel,
             "distributed_optimizer": framework.distributed_optimizer,

@@ -91,6 +91,30 @@ def test_readme_example_of_predict():
 
 
 @pytest.mark.parametrize(
+    ("overrides", "options"),
+    [
+        (
+            "framework=fsdp1 framework.options.sharding_strategy=SHARD_GRAD_OP",
+            ["--sharding-strategy=SHARD_GRAD_OP"],
+        ),
+        (
+            "framework=fsdp2 framework.options.reshard_after_forward=false framework.options.compile=true",
+            ["--num-replicas=1", "--no-reshard-after-forward", "--no-cpu-offload", "--compile"],
+        ),
+        ("framework=tensor_parallel model=llama3_8b framework.tp=4", ["--tensor-parallel-size", "4"]),
+        (
+            "framework=pipeline model=llama3_8b framework.pp=4 framework.options.schedule=GPipe",
+            ["--pipeline-parallel-size", "4", "--schedule=GPipe", "--global-batch-size", "64"],
+        ),
+    ],
+)
+def test_options_of_one_script_reach_it(overrides, options):
+    command, _, _ = job_command(compose_job(overrides.split()))
+    assert Path(command[3]).is_file()
+    assert set(options) <= set(command[4:])
+
+
+@pytest.mark.parametrize(
     ("overrides", "parts"),
     [
         (["gpu=h100_sxn"], ["gpu=h100_sxn", "Did you mean h100_sxm?", "Available: a100"]),
