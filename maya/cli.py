@@ -180,10 +180,13 @@ def _parser() -> argparse.ArgumentParser:
     emulator = stage(
         "emulator",
         _emulator,
-        "Build the emulated GPU for the installed PyTorch, where it is not built yet.",
-        "maya emulator build",
+        "Build the emulated GPU for the installed PyTorch, or list what it covers.",
+        "maya emulator build\nmaya emulator coverage --page coverage.md",
     )
-    emulator.add_argument("action", choices=("build",))
+    emulator.add_argument("action", choices=("build", "coverage"))
+    emulator.add_argument(
+        "--page", type=Path, metavar="FILE", help="coverage: write every function and its status as Markdown"
+    )
     return parser
 
 
@@ -353,8 +356,17 @@ def _trace(args: argparse.Namespace) -> None:
 
 def _emulator(args: argparse.Namespace) -> None:
     from maya.capture.build_emulator import emulator_dir
+    from maya.capture.coverage import read_coverage, summarise, write_page
 
-    print(emulator_dir())
+    if args.action == "build":
+        print(emulator_dir())
+        return
+    _check_folders(args.page)
+    coverage = read_coverage()
+    print(summarise(coverage).to_string())
+    if args.page is not None:
+        write_page(coverage, args.page)
+    _say_written(args.page)
 
 
 def _check_folders(*files: Path | None) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 from maya.errors import CaptureError
 
 LIBRARIES = ("libmaya_emulator.so", "libcuda.so.1", "libnvidia-ml.so.1")
+COVERAGE = "coverage.csv"
 NUM_LOG_LINES = 30
 
 
@@ -34,7 +35,7 @@ class TargetEnvironment:
 
 
 def emulator_dir() -> Path:
-    """Return the folder of `LIBRARIES`, which are built when they are not there yet.
+    """Return the folder of `LIBRARIES` and `COVERAGE`, which are built when they are not there yet.
 
     Raises:
         CaptureError: PyTorch is missing or a CPU build, or the compilation failed.
@@ -106,7 +107,7 @@ def digest(sources: Path, environment: TargetEnvironment) -> str:
 
 def is_complete(built: Path) -> bool:
     """Tell whether all libraries are there."""
-    return all((built / name).exists() for name in LIBRARIES)
+    return all((built / name).exists() for name in (*LIBRARIES, COVERAGE))
 
 
 @contextmanager
@@ -140,7 +141,7 @@ def build(sources: Path, environment: TargetEnvironment, scratch: Path, target: 
     run([tool("cmake"), "--build", str(objects)], "compile")
     libraries = scratch / "libraries"
     libraries.mkdir()
-    for name in LIBRARIES:
+    for name in (*LIBRARIES, COVERAGE):
         shutil.copy2(objects / name, libraries / name)
     if target.exists():  # incomplete, from a disk that was full
         shutil.rmtree(target)

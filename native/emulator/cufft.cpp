@@ -65,9 +65,6 @@ cufftResult cufftDestroy(cufftHandle handle) {
   return plans().by_handle.erase(handle) == 1 ? CUFFT_SUCCESS : CUFFT_INVALID_PLAN;
 }
 
-cufftResult cufftSetAutoAllocation(cufftHandle, int) { return CUFFT_SUCCESS; }
-cufftResult cufftSetWorkArea(cufftHandle, void*) { return CUFFT_SUCCESS; }
-
 cufftResult cufftSetStream(cufftHandle handle, cudaStream_t stream) {
   return with_plan(handle, [stream](Plan& plan) { plan.stream = stream; });
 }

@@ -107,9 +107,6 @@ cusolverStatus_t cusolverDnDestroyGesvdjInfo(gesvdjInfo_t info) {
   delete info;
   return CUSOLVER_STATUS_SUCCESS;
 }
-cusolverStatus_t cusolverDnXgesvdjSetTolerance(gesvdjInfo_t, double) { return CUSOLVER_STATUS_SUCCESS; }
-cusolverStatus_t cusolverDnXgesvdjSetMaxSweeps(gesvdjInfo_t, int) { return CUSOLVER_STATUS_SUCCESS; }
-cusolverStatus_t cusolverDnXgesvdjSetSortEig(gesvdjInfo_t, int) { return CUSOLVER_STATUS_SUCCESS; }
 
 #define MAYA_DENSE(P, Element, type)                                                                       \
   cusolverStatus_t cusolverDn##P##potrf_bufferSize(cusolverDnHandle_t, cublasFillMode_t, int n, Element*,  \

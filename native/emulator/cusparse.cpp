@@ -102,9 +102,6 @@ cusparseStatus_t cusparseCsrSetStridedBatch(cusparseSpMatDescr_t matrix, int bat
   matrix->batch = batch;
   return CUSPARSE_STATUS_SUCCESS;
 }
-cusparseStatus_t cusparseCsrSetPointers(cusparseSpMatDescr_t, void*, void*, void*) {
-  return CUSPARSE_STATUS_SUCCESS;
-}
 cusparseStatus_t cusparseSpMatGetSize(cusparseConstSpMatDescr_t matrix, int64_t* rows, int64_t* cols,
                                       int64_t* num_nonzeros) {
   *rows = matrix->rows;
@@ -163,13 +160,6 @@ cusparseStatus_t cusparseSDDMM_bufferSize(cusparseHandle_t, cusparseOperation_t,
                                           const void*, cusparseSpMatDescr_t, cudaDataType, cusparseSDDMMAlg_t,
                                           size_t* bytes) {
   return no_bytes(bytes);
-}
-cusparseStatus_t cusparseSDDMM_preprocess(cusparseHandle_t, cusparseOperation_t, cusparseOperation_t,
-                                          const void*, cusparseConstDnMatDescr_t, cusparseConstDnMatDescr_t,
-                                          const void*, cusparseSpMatDescr_t, cudaDataType, cusparseSDDMMAlg_t,
-                                          void*) {
-  MAYA_COUNT_CALL();
-  return CUSPARSE_STATUS_SUCCESS;
 }
 cusparseStatus_t cusparseSDDMM(cusparseHandle_t handle, cusparseOperation_t trans_a, cusparseOperation_t,
                                const void*, cusparseConstDnMatDescr_t a, cusparseConstDnMatDescr_t b,

@@ -200,7 +200,5 @@ CUresult cuGetExportTable(const void** table, const CUuuid* /*id*/) {
   *table = nullptr;
   return CUDA_ERROR_NOT_SUPPORTED;
 }
-CUresult cuProfilerStart() { return CUDA_SUCCESS; }
-CUresult cuProfilerStop() { return CUDA_SUCCESS; }
 
 }  // extern "C"

@@ -349,11 +349,6 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
   MAYA_COUNT_CALL();
   return driver_result(maya::unmap_physical(address, bytes));
 }
-CUresult cuMemSetAccess(CUdeviceptr /*address*/, size_t /*bytes*/, const CUmemAccessDesc* /*list*/,
-                        size_t /*count*/) {
-  MAYA_COUNT_CALL();
-  return CUDA_SUCCESS;
-}
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
   MAYA_COUNT_CALL();
   maya::VirtualMemory& all = maya::virtual_memory();

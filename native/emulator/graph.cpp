@@ -491,10 +491,6 @@ cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* executable, cudaGraph
   MAYA_COUNT_CALL();
   return runtime_result(maya::instantiate(executable, graph));
 }
-cudaError_t cudaGraphUpload(cudaGraphExec_t /*executable*/, cudaStream_t /*stream*/) {
-  MAYA_COUNT_CALL();
-  return cudaSuccess;
-}
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
   MAYA_COUNT_CALL();
   return runtime_result(maya::launch(executable, stream));
@@ -534,19 +530,10 @@ cudaError_t cudaGraphReleaseUserObject(cudaGraph_t graph, cudaUserObject_t objec
   maya::release_user_object(object, count);
   return cudaSuccess;
 }
-cudaError_t cudaDeviceGraphMemTrim(int /*device*/) {
-  MAYA_COUNT_CALL();
-  return cudaSuccess;
-}
 cudaError_t cudaDeviceGetGraphMemAttribute(int /*device*/, cudaGraphMemAttributeType /*attribute*/,
                                            void* value) {
   MAYA_COUNT_CALL();
   *static_cast<uint64_t*>(value) = 0;  // stream-ordered allocations of a capture are ordinary ones here
-  return cudaSuccess;
-}
-cudaError_t cudaDeviceSetGraphMemAttribute(int /*device*/, cudaGraphMemAttributeType /*attribute*/,
-                                           void* /*value*/) {
-  MAYA_COUNT_CALL();
   return cudaSuccess;
 }
 

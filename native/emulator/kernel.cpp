@@ -323,10 +323,6 @@ cudaError_t cudaKernelSetAttributeForDevice(cudaKernel_t kernel, cudaFuncAttribu
   MAYA_COUNT_CALL();
   return runtime_result(maya::set_attribute(maya::find_kernel(kernel), attribute, value));
 }
-cudaError_t cudaFuncSetCacheConfig(const void* /*function*/, cudaFuncCache /*config*/) {
-  MAYA_COUNT_CALL();
-  return cudaSuccess;
-}
 cudaError_t cudaFuncGetName(const char** name, const void* function) {
   MAYA_COUNT_CALL();
   maya::Kernel* kernel = maya::find_kernel(function);

@@ -275,15 +275,6 @@ cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribut
   memcpy(value, &bytes, sizeof(bytes));
   return cudaSuccess;
 }
-cudaError_t cudaMemPoolSetAccess(cudaMemPool_t /*pool*/, const cudaMemAccessDesc* /*list*/,
-                                 size_t /*count*/) {
-  MAYA_COUNT_CALL();
-  return cudaSuccess;
-}
-cudaError_t cudaMemPoolTrimTo(cudaMemPool_t /*pool*/, size_t /*bytes_to_keep*/) {
-  MAYA_COUNT_CALL();
-  return cudaSuccess;
-}
 
 // A handle names the process and the block. Opened in another process it maps a block of the same size
 // that shares no contents: kernels compute nothing that could be shared, and the bytes are counted once.

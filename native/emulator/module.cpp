@@ -168,10 +168,6 @@ CUresult cuLibraryLoadData(CUlibrary* library, const void* image, CUjit_option* 
   MAYA_COUNT_CALL();
   return driver_result(maya::load(library, image));
 }
-CUresult cuLibraryUnload(CUlibrary /*library*/) {
-  MAYA_COUNT_CALL();
-  return CUDA_SUCCESS;
-}
 CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary library, const char* name) {
   MAYA_COUNT_CALL();
   return driver_result(maya::get_kernel(kernel, maya::module_of(library), name));
@@ -193,10 +189,6 @@ CUresult cuFuncGetName(const char** name, CUfunction function) {
   *name = kernel->mangled_name;
   return CUDA_SUCCESS;
 }
-CUresult cuFuncLoad(CUfunction /*function*/) {
-  MAYA_COUNT_CALL();
-  return CUDA_SUCCESS;
-}
 CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction function) {
   MAYA_COUNT_CALL();
   return maya::function_attribute(value, attribute, maya::kernel_handle(function));
@@ -214,10 +206,6 @@ CUresult cuKernelSetAttribute(CUfunction_attribute attribute, int value, CUkerne
                               CUdevice /*device*/) {
   MAYA_COUNT_CALL();
   return maya::set_function_attribute(maya::kernel_handle(kernel), attribute, value);
-}
-CUresult cuFuncSetCacheConfig(CUfunction /*function*/, CUfunc_cache /*config*/) {
-  MAYA_COUNT_CALL();
-  return CUDA_SUCCESS;
 }
 
 CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
@@ -311,10 +299,6 @@ cudaError_t cudaLibraryLoadData(cudaLibrary_t* library, const void* image, cudaJ
                                 cudaLibraryOption* /*options*/, void** /*values*/, unsigned /*num_options*/) {
   MAYA_COUNT_CALL();
   return runtime_result(maya::load(library, image));
-}
-cudaError_t cudaLibraryUnload(cudaLibrary_t /*library*/) {
-  MAYA_COUNT_CALL();
-  return cudaSuccess;
 }
 cudaError_t cudaLibraryGetKernel(cudaKernel_t* kernel, cudaLibrary_t library, const char* name) {
   MAYA_COUNT_CALL();

@@ -79,7 +79,6 @@ extern "C" {
 nvmlReturn_t nvmlInit() { return maya::initialise(); }
 nvmlReturn_t nvmlInit_v2() { return maya::initialise(); }
 nvmlReturn_t nvmlInitWithFlags(unsigned /*flags*/) { return maya::initialise(); }
-nvmlReturn_t nvmlShutdown() { return NVML_SUCCESS; }
 const char* nvmlErrorString(nvmlReturn_t result) {
   switch (result) {
     case NVML_SUCCESS:

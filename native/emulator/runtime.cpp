@@ -155,10 +155,6 @@ cudaError_t cudaSetDevice(int device) {
   maya::use_context(device);  // since CUDA 12
   return cudaSuccess;
 }
-cudaError_t cudaSetDeviceFlags(unsigned /*flags*/) {
-  MAYA_COUNT_CALL();
-  return cudaSuccess;
-}
 cudaError_t cudaGetDeviceFlags(unsigned* flags) {
   MAYA_COUNT_CALL();
   *flags = cudaDeviceScheduleAuto;
@@ -187,14 +183,6 @@ cudaError_t cudaDeviceGetLimit(size_t* value, cudaLimit limit) {
       *value = 0;
       return runtime_result(cudaErrorInvalidValue);
   }
-}
-cudaError_t cudaDeviceSetLimit(cudaLimit /*limit*/, size_t /*value*/) {
-  MAYA_COUNT_CALL();
-  return cudaSuccess;
-}
-cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache /*config*/) {
-  MAYA_COUNT_CALL();
-  return cudaSuccess;
 }
 cudaError_t cudaDeviceCanAccessPeer(int* can_access, int device, int peer) {
   MAYA_COUNT_CALL();
@@ -272,14 +260,6 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function
   if (status != nullptr) {
     *status = *function != nullptr ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   }
-  return cudaSuccess;
-}
-cudaError_t cudaProfilerStart() {
-  MAYA_COUNT_CALL();
-  return cudaSuccess;
-}
-cudaError_t cudaProfilerStop() {
-  MAYA_COUNT_CALL();
   return cudaSuccess;
 }
 

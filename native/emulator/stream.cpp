@@ -195,9 +195,5 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   if (greatest != nullptr) *greatest = maya::kGreatestPriority;
   return cudaSuccess;
 }
-cudaError_t cudaCtxResetPersistingL2Cache() {
-  MAYA_COUNT_CALL();
-  return cudaSuccess;
-}
 
 }  // extern "C"
