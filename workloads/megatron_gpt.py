@@ -36,10 +36,14 @@ from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from megatron.core.transformer import TransformerConfig
 from megatron.core.transformer.module import Float16Module
+from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.core.utils import get_batch_on_this_cp_rank
 from torch import Tensor, nn
 from torch.nn.attention.bias import causal_lower_right
+
+# The router of megatron-core 0.16.1 looks for it also where Transformer Engine is absent.
+moe_utils.te_general_gemm = getattr(moe_utils, "te_general_gemm", None)
 
 PARAMETER_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 

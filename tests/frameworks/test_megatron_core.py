@@ -250,3 +250,27 @@ def test_recomputation_trades_flops_for_activations(tmp_path: Path) -> None:
     peak = {recompute: job.ranks[0].peak_allocated_bytes for recompute, job in jobs.items()}
     assert peak["none"] - peak["selective"] == pytest.approx((LAYERS - 1) * softmax, rel=0.02)
     assert peak["none"] - peak["full"] == pytest.approx((LAYERS - 1) * (softmax + rest), rel=0.02)
+
+
+@pytest.mark.slow
+def test_expert_parallelism_exchanges_balanced_tokens(tmp_path: Path) -> None:
+    """Four experts on two ranks, two for a token: the rules for values balance them (docs/values.md)."""
+    layers, experts, top_k = 2, 4, 2
+    options = f"--num-layers {layers} --num-experts {experts} --expert-model-parallel-size 2"
+    job = capture_command(
+        command(2, f"{options} --moe-router-topk {top_k}"), tmp_path / "traces", mode="linked"
+    )
+    collectives = job.collectives(0)
+    copies = MICRO_BATCH * SEQ * top_k
+    # Tokens go to their experts and come back, in both passes; probabilities go there, gradients back.
+    assert count(collectives, "all_to_all", copies * HIDDEN * BF16, (0, 1)) == 4 * layers
+    assert count(collectives, "all_to_all", copies * BF16, (0, 1)) == 2 * layers
+    # How many tokens each rank has for each expert.
+    assert count(collectives, "all_gather", 2 * experts * 8, (0, 1)) == layers
+    # Experts are not replicated: their gradients stay, those of the rest are summed.
+    expert = 2 * HIDDEN * FFN + FFN + HIDDEN
+    assert count(collectives, "all_reduce", layers * experts // 2 * expert * FP32, (0,)) == 1
+    router = experts * HIDDEN + experts
+    dense = layer_parameters() - expert + router  # in place of the MLP
+    rest = (VOCAB + SEQ + 2) * HIDDEN
+    assert count(collectives, "all_reduce", (layers * dense + rest) * FP32, (0, 1)) == 1
