@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 REPORT := results/quickstart/report.html
 NATIVE := $(wildcard native/trace/* native/simulator/*)
 
-.PHONY: report setup test test-all test-frameworks zoo lint format bench clean
+.PHONY: report setup test test-all test-frameworks test-sanitized zoo lint format bench clean
 .DEFAULT_GOAL := report
 
 report: setup
@@ -47,6 +47,10 @@ test-frameworks: setup
 # One training step of every model; ZOO_ARGS="--match 'timm/resnet*'" runs some of them.
 zoo: setup
 	@$(BIN)/python zoo/run.py $(ZOO_ARGS)
+
+# The emulator under the address and undefined-behaviour sanitizers of the compiler.
+test-sanitized: setup
+	@MAYA_SANITIZE=1 $(BIN)/python -m pytest tests/native $(PYTEST_ARGS)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -11,17 +11,12 @@ import tempfile
 from pathlib import Path
 
 from maya.capture.build_emulator import emulator_dir, find_environment
+from maya.capture.environment import gpu_properties
+from maya.config.compose import gpu_config
+from maya.trace import read_trace
 
 SOURCE = Path(__file__).with_suffix(".cpp")
 MAX_MEDIAN_NS = 500.0  # the most that a call may cost at the median
-
-# Any device will do: only the calls are timed.
-GPU = (
-    "device_name=benchmark;compute_capability=9.0;num_sms=132;memory_bytes=80000000000;l2_bytes=50000000;"
-    "shared_bytes_per_block=49152;shared_bytes_per_block_optin=232448;shared_bytes_per_sm=233472;"
-    "max_threads_per_sm=2048;max_blocks_per_sm=32;sm_clock_hz=1.98e9;memory_clock_hz=2.6e9;"
-    "memory_bus_bits=5120;async_engines=3;context_bytes=0;nccl_bytes_per_communicator=0"
-)
 
 
 def compile_benchmark(library_dir: Path, target: Path) -> None:
@@ -43,25 +38,30 @@ def compile_benchmark(library_dir: Path, target: Path) -> None:
     subprocess.run([*command, "-o", str(target)], check=True)
 
 
-def measure() -> dict[str, tuple[float, float, float]]:
-    """Return median ns, 99th percentile ns and calls per second of each call."""
+def measure() -> tuple[dict[str, tuple[float, float, float]], float]:
+    """Return median ns, 99th percentile ns and calls per second of each call, and the bytes of a record."""
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder) / "emulator_overhead"
         compile_benchmark(emulator_dir(), program)
-        environment = {**os.environ, "MAYA_GPU": GPU, "MAYA_TRACE_DIR": folder}
+        gpu = gpu_properties(gpu_config("h100_sxm"))
+        environment = {**os.environ, "MAYA_GPU": gpu, "MAYA_TRACE_DIR": folder}
         output = subprocess.run(
             [str(program)], env=environment, check=True, capture_output=True, text=True
         ).stdout
+        trace = Path(folder) / "rank00000.trace"
+        bytes_per_record = trace.stat().st_size / read_trace(trace).num_records
     rows = (line.split() for line in output.splitlines())
-    return {name: (float(median), float(p99), float(rate)) for name, median, p99, rate in rows}
+    times = {name: (float(median), float(p99), float(rate)) for name, median, p99, rate in rows}
+    return times, bytes_per_record
 
 
 def main() -> None:
     """Print the table; fail when the median of a call is above the limit."""
-    rows = measure()
+    rows, bytes_per_record = measure()
     print(f"{'call':<20} {'median ns':>10} {'99 % ns':>10} {'calls/s':>12}")
     for name, (median_ns, p99_ns, calls_per_s) in rows.items():
         print(f"{name:<20} {median_ns:>10.0f} {p99_ns:>10.0f} {calls_per_s:>12,.0f}")
+    print(f"{bytes_per_record:.0f} bytes of trace a call")
     slow = [name for name, (median_ns, _, _) in rows.items() if median_ns > MAX_MEDIAN_NS]
     if slow:
         raise SystemExit(f"above {MAX_MEDIAN_NS:.0f} ns at the median: {', '.join(slow)}")

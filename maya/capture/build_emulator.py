@@ -23,6 +23,8 @@ from maya.errors import CaptureError
 LIBRARIES = ("libmaya_emulator.so", "libcuda.so.1", "libnvidia-ml.so.1")
 COVERAGE = "coverage.csv"
 NUM_LOG_LINES = 30
+SANITIZE_VARIABLE = "MAYA_SANITIZE"
+"""Set to 1, it builds with the address and undefined-behaviour sanitizers: for the tests of the emulator."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,6 +100,7 @@ def digest(sources: Path, environment: TargetEnvironment) -> str:
     """Return the key of a build: what the library is made of and for."""
     state = hashlib.sha256(environment.torch_version.encode())
     state.update(str(environment.torch_dir).encode())
+    state.update(os.environ.get(SANITIZE_VARIABLE, "").encode())
     for folder in ("emulator", "trace"):
         for path in sorted((sources / folder).iterdir()):
             if path.is_file():
@@ -134,6 +137,7 @@ def build(sources: Path, environment: TargetEnvironment, scratch: Path, target: 
         f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}",
         f"-DPython3_EXECUTABLE={sys.executable}",
         f"-DMAYA_TORCH_LIB_DIR={environment.torch_dir / 'lib'}",
+        f"-DMAYA_SANITIZE={'ON' if os.environ.get(SANITIZE_VARIABLE) == '1' else 'OFF'}",
         "-DMAYA_CUDA_INCLUDE_DIRS=" + ";".join(map(str, include_dirs)),
         "-DMAYA_CUDA_LIB_DIRS=" + ";".join(map(str, lib_dirs)),
     ]

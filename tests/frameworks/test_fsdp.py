@@ -7,6 +7,7 @@ import pytest
 from captured_job import CapturedJob, capture_command, device_operations, total_bytes
 
 from maya.paths import workloads_dir
+from maya.trace import read_trace
 
 pytestmark = pytest.mark.emulator
 
@@ -57,6 +58,12 @@ def test_parameters_are_gathered_for_both_passes_and_gradients_reduced_once(capt
 
 def test_every_linear_layer_is_three_products(capture: Capture) -> None:
     assert len(capture("gpt_fsdp2.py").details(0, "gemm")) == 3 * LINEARS
+
+
+def test_a_call_takes_few_bytes_of_the_trace(capture: Capture) -> None:
+    trace = read_trace(capture("gpt_fsdp2.py").trace_dir / "rank00000.trace")
+    assert trace.num_records > 1000
+    assert trace.path.stat().st_size < 64 * trace.num_records
 
 
 @pytest.mark.slow

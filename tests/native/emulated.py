@@ -98,7 +98,7 @@ def run_program(program: str, trace_dir: Path, *, preload: bool = False, **varia
     }
     if preload:
         environment |= {
-            "LD_PRELOAD": str(library),
+            "LD_PRELOAD": preload_list(library),
             "LD_LIBRARY_PATH": str(library.parent),
             "NVTX_INJECTION64_PATH": str(library),
         }
@@ -111,6 +111,11 @@ def run_program(program: str, trace_dir: Path, *, preload: bool = False, **varia
         timeout=300,
     )
     return Run(returncode=result.returncode, output=result.stdout, errors=result.stderr, trace_dir=trace_dir)
+
+
+def preload_list(library: Path) -> str:
+    """Value of LD_PRELOAD: what the tests themselves run under (sanitizers) comes first."""
+    return " ".join((*os.environ.get("LD_PRELOAD", "").split(), str(library)))
 
 
 def run_checked(program: str, trace_dir: Path, *, preload: bool = False, **variables: str) -> Run:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from native.emulated import preload_list
 
 pytest.importorskip("torch")
 from maya.capture.build_emulator import emulator_dir
@@ -283,7 +284,7 @@ def run_cases(gpu_name: str, cases: dict[str, str], folder: Path, **variables: s
     library = emulator_dir() / "libmaya_emulator.so"
     environment = {
         **os.environ,
-        "LD_PRELOAD": str(library),
+        "LD_PRELOAD": preload_list(library),
         "LD_LIBRARY_PATH": os.pathsep.join(
             filter(None, [str(library.parent), os.environ.get("LD_LIBRARY_PATH")])
         ),

@@ -355,13 +355,13 @@ def free_port() -> int:
 
 
 def emulator_env(mode: str, folder: Path) -> dict[str, str]:
-    from emulated import GPU
+    from emulated import GPU, preload_list
 
     from maya.capture.build_emulator import emulator_dir
 
     library_dir = emulator_dir()
     return {
-        "LD_PRELOAD": str(library_dir / "libmaya_emulator.so"),
+        "LD_PRELOAD": preload_list(library_dir / "libmaya_emulator.so"),
         "LD_LIBRARY_PATH": str(library_dir),
         "MAYA_GPU": ";".join(f"{key}={value}" for key, value in GPU.items()),
         "MAYA_NUM_DEVICES": "4",
