@@ -2,7 +2,7 @@
 // calls becomes `library_op` records. Flop counts: LAPACK working note 41, appendix C, leading terms.
 #include "half_types.h"
 // Before the headers that would include the definitions of these types.
-#include <cublas_api.h>
+#include <cublas_v2.h>
 #include <cuda_runtime_api.h>
 
 #include <algorithm>

@@ -20,12 +20,20 @@ struct Attribute {
 };
 
 // Attributes with their sizes as cublasLt.h documents them; values lie in the opaque struct in this order.
+// Of cuBLAS 13, for older headers.
+constexpr auto kLayoutBatchMode = static_cast<cublasLtMatrixLayoutAttribute_t>(8);
+constexpr auto kMatmulEmulationDescriptor = static_cast<cublasLtMatmulDescAttributes_t>(38);
+
 constexpr Attribute kLayoutAttributes[] = {
-    {CUBLASLT_MATRIX_LAYOUT_TYPE, 4},         {CUBLASLT_MATRIX_LAYOUT_ORDER, 4},
-    {CUBLASLT_MATRIX_LAYOUT_ROWS, 8},         {CUBLASLT_MATRIX_LAYOUT_COLS, 8},
-    {CUBLASLT_MATRIX_LAYOUT_LD, 8},           {CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, 8},
-    {CUBLASLT_MATRIX_LAYOUT_PLANE_OFFSET, 8}, {CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, 4},
-    {CUBLASLT_MATRIX_LAYOUT_BATCH_MODE, 4},
+    {CUBLASLT_MATRIX_LAYOUT_TYPE, 4},
+    {CUBLASLT_MATRIX_LAYOUT_ORDER, 4},
+    {CUBLASLT_MATRIX_LAYOUT_ROWS, 8},
+    {CUBLASLT_MATRIX_LAYOUT_COLS, 8},
+    {CUBLASLT_MATRIX_LAYOUT_LD, 8},
+    {CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, 8},
+    {CUBLASLT_MATRIX_LAYOUT_PLANE_OFFSET, 8},
+    {CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, 4},
+    {kLayoutBatchMode, 4},
 };
 constexpr Attribute kMatmulAttributes[] = {
     {CUBLASLT_MATMUL_DESC_COMPUTE_TYPE, 4},
@@ -50,7 +58,7 @@ constexpr Attribute kMatmulAttributes[] = {
     {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_SCALE_POINTER, 8},
     {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_AMAX_POINTER, 8},
     {CUBLASLT_MATMUL_DESC_D_OUT_SCALE_POINTER, 8},
-    {CUBLASLT_MATMUL_DESC_EMULATION_DESCRIPTOR, 8},
+    {kMatmulEmulationDescriptor, 8},
     {CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, 4},
     {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, 4},
     {CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, 4},

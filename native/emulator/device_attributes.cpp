@@ -103,8 +103,10 @@ void fill_properties(cudaDeviceProp* p, int device) {
   p->ipcEventSupported = 1;
   p->clusterLaunch = attribute(cudaDevAttrClusterLaunch);
   p->unifiedFunctionPointers = 1;
+#if CUDART_VERSION >= 13000
   p->deviceNumaId = -1;
   p->hostNumaId = 0;
+#endif
 }
 
 }  // namespace

@@ -409,10 +409,17 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
   }
   return cudaSuccess;
 }
-cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
-                                     unsigned long long* id, cudaGraph_t* graph,
-                                     const cudaGraphNode_t** dependencies, const cudaGraphEdgeData** edges,
-                                     size_t* num_dependencies) {
+// CUDA 13 gave the names of these three to their versions with edge data, which CUDA 12 calls _v2 and _v3.
+// Its headers map the names to older versions, so that the functions below need the spelling of each release.
+#if CUDART_VERSION >= 13000
+#define MAYA_WITH_EDGES(name, version) name
+#else
+#define MAYA_WITH_EDGES(name, version) name##version
+#endif
+cudaError_t MAYA_WITH_EDGES(cudaStreamGetCaptureInfo,
+                            _v3)(cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id,
+                                 cudaGraph_t* graph, const cudaGraphNode_t** dependencies,
+                                 const cudaGraphEdgeData** edges, size_t* num_dependencies) {
   cudaStreamIsCapturing(stream, status);
   if (*status != cudaStreamCaptureStatusActive) return cudaSuccess;
   CUstream_st* object = maya::stream_object(stream);
@@ -423,9 +430,10 @@ cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatu
   if (num_dependencies != nullptr) *num_dependencies = object->capture_tail.size();
   return cudaSuccess;
 }
-cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t stream, cudaGraphNode_t* dependencies,
-                                                const cudaGraphEdgeData* /*edges*/, size_t num_dependencies,
-                                                unsigned flags) {
+cudaError_t MAYA_WITH_EDGES(cudaStreamUpdateCaptureDependencies,
+                            _v2)(cudaStream_t stream, cudaGraphNode_t* dependencies,
+                                 const cudaGraphEdgeData* /*edges*/, size_t num_dependencies,
+                                 unsigned flags) {
   MAYA_COUNT_CALL();
   if (!maya::is_capturing(stream)) return runtime_result(cudaErrorIllegalState);
   auto& tail = maya::stream_object(stream)->capture_tail;
@@ -433,6 +441,21 @@ cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t stream, cudaGraphNo
   tail.insert(tail.end(), dependencies, dependencies + num_dependencies);
   return cudaSuccess;
 }
+#if CUDART_VERSION < 13000
+cudaError_t cudaStreamGetCaptureInfo_v2(cudaStream_t stream, cudaStreamCaptureStatus* status,
+                                        unsigned long long* id, cudaGraph_t* graph,
+                                        const cudaGraphNode_t** dependencies, size_t* num_dependencies) {
+  return cudaStreamGetCaptureInfo_v3(stream, status, id, graph, dependencies, nullptr, num_dependencies);
+}
+cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t stream, cudaGraphNode_t* dependencies,
+                                                size_t num_dependencies, unsigned flags) {
+  return cudaStreamUpdateCaptureDependencies_v2(stream, dependencies, nullptr, num_dependencies, flags);
+}
+cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t node, cudaGraphNode_t* dependencies,
+                                         size_t* num_dependencies) {
+  return cudaGraphNodeGetDependencies_v2(node, dependencies, nullptr, num_dependencies);
+}
+#endif
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
   MAYA_COUNT_CALL();
   std::swap(*mode, maya::thread_mode);
@@ -467,8 +490,9 @@ cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, cudaGraphNodeType* type) 
   *type = static_cast<cudaGraphNodeType>(node->type);
   return cudaSuccess;
 }
-cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t node, cudaGraphNode_t* dependencies,
-                                         cudaGraphEdgeData* edges, size_t* num_dependencies) {
+cudaError_t MAYA_WITH_EDGES(cudaGraphNodeGetDependencies,
+                            _v2)(cudaGraphNode_t node, cudaGraphNode_t* dependencies,
+                                 cudaGraphEdgeData* edges, size_t* num_dependencies) {
   MAYA_COUNT_CALL();
   if (dependencies == nullptr) {
     *num_dependencies = node->dependencies.size();

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "cudnn_later_names.h"
 #include "device.h"
 #include "known_bytes.h"
 #include "recorder.h"

@@ -293,7 +293,7 @@ const char* ncclGetErrorString(ncclResult_t result) {
       return "remote process exited or there was a network error";
     case ncclInProgress:
       return "NCCL operation in progress";
-    case ncclTimeout:
+    case 8:  // ncclTimeout of NCCL 2.30
       return "NCCL operation timed out";
     default:
       return "unknown result code";
