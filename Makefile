@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 REPORT := results/quickstart/report.html
 NATIVE := $(wildcard native/trace/* native/simulator/*)
 
-.PHONY: report setup test test-all test-frameworks test-sanitized zoo lint format bench clean
+.PHONY: report setup test test-all test-frameworks test-sanitized test-torch29 zoo lint format bench clean
 .DEFAULT_GOAL := report
 
 report: setup
@@ -51,6 +51,20 @@ zoo: setup
 # The emulator under the address and undefined-behaviour sanitizers of the compiler.
 test-sanitized: setup
 	@MAYA_SANITIZE=1 $(BIN)/python -m pytest tests/native $(PYTEST_ARGS)
+
+# The other generation of PyTorch, in an environment of its own.
+TORCH29 := .venv-torch29
+$(TORCH29)/.installed: requirements-torch29.lock pyproject.toml CMakeLists.txt $(NATIVE)
+	@echo "== installing PyTorch 2.9 (CUDA 12.8) and Maya into $(TORCH29)"
+	@$(PYTHON) -m venv $(TORCH29)
+	@$(TORCH29)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-torch29.lock
+	@$(TORCH29)/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps \
+		--config-settings=build-dir=build/torch29 --editable .
+	@touch $@
+
+test-torch29: $(TORCH29)/.installed
+	@$(TORCH29)/bin/python -m pytest -m "not slow" tests/native tests/unit tests/frameworks/test_ddp.py \
+		tests/frameworks/test_fsdp.py tests/workflow/test_predict.py $(PYTEST_ARGS)
 
 lint: setup
 	$(BIN)/ruff check .

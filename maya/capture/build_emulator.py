@@ -147,6 +147,7 @@ def build(sources: Path, environment: TargetEnvironment, scratch: Path, target: 
     libraries.mkdir()
     for name in (*LIBRARIES, COVERAGE):
         shutil.copy2(objects / name, libraries / name)
+    (libraries / "libcuda.so").symlink_to("libcuda.so.1")  # the name by which Triton of 2025 links it
     if target.exists():  # incomplete, from a disk that was full
         shutil.rmtree(target)
     libraries.rename(target)

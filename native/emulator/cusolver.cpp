@@ -150,6 +150,14 @@ cusolverStatus_t cusolverDnDestroyGesvdjInfo(gesvdjInfo_t info) {
   cusolverStatus_t cusolverDn##P##geqrf(cusolverDnHandle_t handle, int m, int n, Element*, int, Element*,  \
                                         Element*, int, int* info) {                                        \
     return record(handle, __func__, type, qr(m, n), info);                                                 \
+  }                                                                                                        \
+  cusolverStatus_t cusolverDn##P##sytrf_bufferSize(cusolverDnHandle_t, int n, Element*, int,               \
+                                                   int* elements) {                                        \
+    return workspace(elements, n);                                                                         \
+  }                                                                                                        \
+  cusolverStatus_t cusolverDn##P##sytrf(cusolverDnHandle_t handle, cublasFillMode_t, int n, Element*, int, \
+                                        int*, Element*, int, int* info) {                                  \
+    return record(handle, __func__, type, cholesky(n), info); /* LDL^T costs as much */                    \
   }
 MAYA_DENSE(S, float, CUDA_R_32F)
 MAYA_DENSE(D, double, CUDA_R_64F)
@@ -227,6 +235,38 @@ MAYA_SINGULAR_VALUES(S, float, float, CUDA_R_32F)
 MAYA_SINGULAR_VALUES(D, double, double, CUDA_R_64F)
 MAYA_SINGULAR_VALUES(C, cuComplex, float, CUDA_C_32F)
 MAYA_SINGULAR_VALUES(Z, cuDoubleComplex, double, CUDA_C_64F)
+
+// Eigenvalues by Jacobi rotations: syevj for real types, heevj for complex ones.
+cusolverStatus_t cusolverDnCreateSyevjInfo(syevjInfo_t* info) {
+  *info = new syevjInfo;
+  return CUSOLVER_STATUS_SUCCESS;
+}
+cusolverStatus_t cusolverDnDestroySyevjInfo(syevjInfo_t info) {
+  delete info;
+  return CUSOLVER_STATUS_SUCCESS;
+}
+#define MAYA_EIGENVALUES(name, Element, Real, type)                                                         \
+  cusolverStatus_t name##_bufferSize(cusolverDnHandle_t, cusolverEigMode_t, cublasFillMode_t, int n,        \
+                                     const Element*, int, const Real*, int* elements, syevjInfo_t) {        \
+    return workspace(elements, n);                                                                          \
+  }                                                                                                         \
+  cusolverStatus_t name(cusolverDnHandle_t handle, cusolverEigMode_t, cublasFillMode_t, int n, Element*,    \
+                        int, Real*, Element*, int, int* info, syevjInfo_t) {                                \
+    return record(handle, __func__, type, eigen(n), info);                                                  \
+  }                                                                                                         \
+  cusolverStatus_t name##Batched_bufferSize(cusolverDnHandle_t, cusolverEigMode_t, cublasFillMode_t, int n, \
+                                            const Element*, int, const Real*, int* elements, syevjInfo_t,   \
+                                            int batch) {                                                    \
+    return workspace(elements, int64_t(n) * batch);                                                         \
+  }                                                                                                         \
+  cusolverStatus_t name##Batched(cusolverDnHandle_t handle, cusolverEigMode_t, cublasFillMode_t, int n,     \
+                                 Element*, int, Real*, Element*, int, int* info, syevjInfo_t, int batch) {  \
+    return record(handle, __func__, type, eigen(n), info, batch);                                           \
+  }
+MAYA_EIGENVALUES(cusolverDnSsyevj, float, float, CUDA_R_32F)
+MAYA_EIGENVALUES(cusolverDnDsyevj, double, double, CUDA_R_64F)
+MAYA_EIGENVALUES(cusolverDnCheevj, cuComplex, float, CUDA_C_32F)
+MAYA_EIGENVALUES(cusolverDnZheevj, cuDoubleComplex, double, CUDA_C_64F)
 
 // The generic interface: types as arguments, workspaces in bytes.
 

@@ -101,6 +101,7 @@ def run_program(program: str, trace_dir: Path, *, preload: bool = False, **varia
             "LD_PRELOAD": preload_list(library),
             "LD_LIBRARY_PATH": str(library.parent),
             "NVTX_INJECTION64_PATH": str(library),
+            "TRITON_LIBCUDA_PATH": str(library.parent),
         }
     source = ("" if preload else PROLOGUE) + textwrap.dedent(program)
     result = subprocess.run(

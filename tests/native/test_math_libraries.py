@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -240,6 +241,7 @@ torch.linalg.solve(a, rand(64, 8))
 torch.linalg.solve_triangular(a, rand(64, 8), upper=True)
 torch.linalg.cholesky(rand(6, 16, 16))
 torch.linalg.lu_factor(rand(6, 16, 16))
+torch.linalg.ldl_factor(a)
 """,
     "sparse": """
 indices = torch.tensor([[0, 1, 1], [2, 0, 2]], dtype=torch.int32, device=device)
@@ -519,6 +521,13 @@ def test_both_apis_of_cudnn_record_the_same(h100: Recording, older_api: Recordin
 HEADS = ("batch", "heads_q", "heads_kv", "seq_q", "seq_kv", "head_dim_qk", "head_dim_v")
 
 
+prefers_cudnn = pytest.mark.skipif(
+    tuple(map(int, version("torch").split(".")[:2])) < (2, 14),
+    reason="this PyTorch prefers FlashAttention to cuDNN's attention",
+)
+
+
+@prefers_cudnn
 @pytest.mark.parametrize(("case", "is_causal"), [("sdpa", 0), ("sdpa_causal", 1)])
 def test_cudnn_attention_on_h100(h100: Recording, case: str, is_causal: int) -> None:
     attention = h100.records(case, "attention")
@@ -527,6 +536,7 @@ def test_cudnn_attention_on_h100(h100: Recording, case: str, is_causal: int) -> 
     assert set(shapes(attention, "dtype", "causal", "dropout")) == {(HALF, is_causal, 0)}
 
 
+@prefers_cudnn
 @pytest.mark.parametrize(
     ("case", "heads", "causal", "dropout"),
     [
@@ -623,7 +633,7 @@ def test_cholesky(h100: Recording) -> None:
 
 def test_linear_algebra(h100: Recording) -> None:
     text = " ".join(h100.names("linear_algebra"))
-    for part in ("geqrf", "orgqr", "syev", "gesvd", "getr", "trsm", "potrfBatched"):
+    for part in ("geqrf", "orgqr", "syev", "gesvd", "getr", "trsm", "potrfBatched", "sytrf"):
         assert part in text
 
 
