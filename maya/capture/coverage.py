@@ -1,6 +1,7 @@
 """Which functions of the CUDA libraries the emulator stands in for: the table that its build writes."""
 
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -54,5 +55,6 @@ def write_page(coverage: pd.DataFrame, path: Path) -> None:
     path.write_text("\n".join(lines) + "\n")
 
 
-def _table(header: list[str], rows: list[list[object]]) -> list[str]:
-    return [" | ".join(map(str, row)).join(("| ", " |")) for row in (header, ["---"] * len(header), *rows)]
+def _table(header: list[str], rows: list[list[Any]]) -> list[str]:
+    lines: list[list[Any]] = [header, ["---"] * len(header), *rows]
+    return ["| " + " | ".join(map(str, line)) + " |" for line in lines]

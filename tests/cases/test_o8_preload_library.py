@@ -107,6 +107,8 @@ def test_a_cnn_with_data_loaders_from_a_relative_folder_with_spaces(tmp_path: Pa
         timeout=400,
     )
     assert result.returncode == 0, result.stderr
+    log = (tmp_path / "the traces" / "logs" / "rank00000.log").read_text()
+    assert "fork done" in log and "spawn done" in log
     rank = read_manifest(tmp_path / "the traces").ranks[0]
     assert rank.status == "ok" and not rank.unemulated
     assert len(read_trace(tmp_path / "the traces" / "rank00000.trace").table("conv")) > 0
