@@ -216,9 +216,19 @@ def _replace_gloo(c10d: Any) -> None:
     def create(options: Any, backend_options: object) -> Any:
         return FakeProcessGroup._create_internal(options.group_rank, options.group_size)
 
+    class Gloo(FakeProcessGroup):
+        def __init__(self, store: object, rank: int, size: int, timeout: object = None) -> None:
+            super().__init__(rank, size)
+
+        def _set_sequence_number_for_group(self) -> None:
+            """The fake group has none."""
+
     backend = c10d.Backend
-    backend._ensure_backend_registered(backend.GLOO)
-    backend._plugins["GLOO"] = backend._BackendPlugin(create, True)
+    if hasattr(backend, "_ensure_backend_registered"):
+        backend._ensure_backend_registered(backend.GLOO)
+        backend._plugins["GLOO"] = backend._BackendPlugin(create, True)
+    else:  # PyTorch 2.9 makes Gloo's groups itself
+        c10d.ProcessGroupGloo = Gloo
     # DDP's telemetry casts a group of this name to the class that is replaced here.
     Logger.set_construction_data_and_log = lambda *args: None  # type: ignore[method-assign]
 
