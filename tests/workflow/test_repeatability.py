@@ -19,12 +19,14 @@ from maya.collate import collate
 
 pytestmark = pytest.mark.emulator
 
+# Large enough micro-batches that the GPU is the bottleneck: a host-bound iteration is as unsteady as the
+# machine that captures (docs/host-time.md), and says nothing about the captures.
 GPT = (
     "cluster.gpus_per_node=4",
     "model=gpt3_1_3b",
     "model.num_layers=4",
-    "framework.micro_batch_size=2",
-    "framework.global_batch_size=8",
+    "framework.micro_batch_size=8",
+    "framework.global_batch_size=32",
 )
 JOBS = {
     "fsdp2": (*GPT, "framework=fsdp2"),
@@ -70,8 +72,7 @@ def test_linked_solo_and_busy_captures_agree(name: str, tmp_path: Path) -> None:
         operations = device_operations(rank)
         assert len(operations) > 100
         pd.testing.assert_frame_equal(operations, device_operations(together[rank.rank]))
-    # Linked ranks look up the call site of each collective, which is still in their host gaps.
-    assert linked["iteration_time_s"] == pytest.approx(solo["iteration_time_s"], rel=0.2)
+    assert linked["iteration_time_s"] == pytest.approx(solo["iteration_time_s"], rel=0.02)
     assert busy["iteration_time_s"] == pytest.approx(solo["iteration_time_s"], rel=0.03)
 
 
@@ -83,5 +84,5 @@ def test_host_gaps_of_two_captures_agree(tmp_path: Path) -> None:
         run(folder, "fsdp2", "solo")
         ops = collate(folder / "traces").ranks[0].ops
         host_s.append(np.sum(ops.gap_ns[ops.iteration == 0]) / 1e9)
-    # Neighbours on the same processor make whole minutes of a virtual machine slower.
-    assert host_s[1] == pytest.approx(host_s[0], rel=0.25)
+    # Neighbours on the same processor make whole minutes of a virtual machine slower, by up to 1.6 times.
+    assert max(host_s) < 2 * min(host_s)
