@@ -23,6 +23,9 @@ from maya.errors import CaptureError
 LIBRARIES = ("libmaya_emulator.so", "libcuda.so.1", "libnvidia-ml.so.1")
 COVERAGE = "coverage.csv"
 NUM_LOG_LINES = 30
+TESTED = "PyTorch 2.9 with CUDA 12.8 and PyTorch 2.14 with CUDA 13.0"
+CRT_PACKAGES = {"12": "nvidia-cuda-nvcc-cu12", "13": "nvidia-cuda-crt"}
+"""By major CUDA version, the package of the ``crt/`` headers, on which PyTorch itself does not depend."""
 SANITIZE_VARIABLE = "MAYA_SANITIZE"
 """Set to 1, it builds with the address and undefined-behaviour sanitizers: for the tests of the emulator."""
 
@@ -57,7 +60,12 @@ def emulator_dir() -> Path:
 
 
 def find_environment() -> TargetEnvironment:
-    """Locate PyTorch and the packages of its CUDA libraries."""
+    """Locate PyTorch and the packages of its CUDA libraries.
+
+    Raises:
+        CaptureError: PyTorch is missing, is a build without CUDA or for a CUDA version that the emulator does
+            not know, or headers are missing.
+    """
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         raise CaptureError(
@@ -65,12 +73,7 @@ def find_environment() -> TargetEnvironment:
         )
     torch_dir = Path(spec.origin).parent
     version = (torch_dir / "version.py").read_text()
-    if not (torch_dir / "lib" / "libtorch_cuda.so").exists():
-        found = re.search(r"__version__ = '([^']*)'", version)
-        raise CaptureError(
-            f"PyTorch {found[1] if found else ''} in {torch_dir} is a build without CUDA: "
-            "install the CUDA build (the default one for Linux on the package index)"
-        )
+    cuda_version = check_version(version, torch_dir)
     nvidia = importlib.util.find_spec("nvidia")
     roots = [Path(p) for p in nvidia.submodule_search_locations or ()] if nvidia is not None else []
     cuda_dirs = tuple(
@@ -79,12 +82,47 @@ def find_environment() -> TargetEnvironment:
         for d in sorted(root.iterdir())
         if (d / "include").is_dir() or (d / "lib").is_dir()
     )
-    if not any((d / "include" / "cuda_runtime_api.h").exists() for d in cuda_dirs):
+    if not has_header(cuda_dirs, "cuda_runtime_api.h"):
         raise CaptureError(
             f"the CUDA headers that belong to PyTorch in {torch_dir} are missing: "
             "reinstall PyTorch with its dependencies (nvidia-cuda-runtime and others)"
         )
+    if not has_header(cuda_dirs, "crt/host_config.h"):
+        package = CRT_PACKAGES[cuda_version.split(".")[0]]
+        raise CaptureError(
+            f"the headers crt/ of CUDA {cuda_version} are missing: pip install '{package}=={cuda_version}.*'"
+        )
     return TargetEnvironment(torch_dir=torch_dir, torch_version=version, cuda_dirs=cuda_dirs)
+
+
+def check_version(version: str, torch_dir: Path) -> str:
+    """Return the CUDA version, such as ``13.0``, that a ``torch/version.py`` names.
+
+    Raises:
+        CaptureError: none, or one whose libraries the emulator cannot stand in for.
+    """
+
+    def value(name: str) -> str | None:
+        found = re.search(rf"^{name}\b[^=\n]*= '([^']*)'", version, re.MULTILINE)
+        return found[1] if found else None
+
+    torch_version, cuda_version = value("__version__"), value("cuda")
+    if cuda_version is None:
+        raise CaptureError(
+            f"PyTorch {torch_version} in {torch_dir} is a build without CUDA: "
+            "install the CUDA build (the default one for Linux on the package index)"
+        )
+    if cuda_version.split(".")[0] not in CRT_PACKAGES:
+        raise CaptureError(
+            f"PyTorch {torch_version} in {torch_dir} is built for CUDA {cuda_version}, which the emulator "
+            f"does not know: install a build for CUDA 12 or 13 (tested: {TESTED})"
+        )
+    return cuda_version
+
+
+def has_header(cuda_dirs: tuple[Path, ...], name: str) -> bool:
+    """Tell whether one of the CUDA packages brings a header."""
+    return any((d / "include" / name).exists() for d in cuda_dirs)
 
 
 def find_sources() -> Path:
@@ -174,6 +212,7 @@ def run(command: list[str], step: str) -> None:
         lines = [line for line in result.stdout.splitlines() if line.strip()]
         errors = [line for line in lines if "error" in line.lower()] or lines
         raise CaptureError(
-            f"the emulator could not be built (step: {step}); a C++20 compiler is needed:\n"
+            f"the emulator could not be built (step: {step}); a C++20 compiler is needed, and a PyTorch "
+            f"whose CUDA libraries the emulator knows (tested: {TESTED}):\n"
             + "\n".join(errors[:NUM_LOG_LINES])
         )
