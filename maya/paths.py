@@ -28,6 +28,13 @@ def cache_dir() -> Path:
     return Path(base) / "maya"
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Writes a text file in one step, so that no reader and no crash ever leaves half of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
+
+
 def source_digest(*parts: str) -> str:
     """Digest of the source files of parts of Maya: subpackages by name, or "native" for the emulator.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from maya.config.identity import content_id
 from maya.config.schema import ClusterConfig, GpuConfig
 from maya.errors import SimulationError
-from maya.paths import cache_dir, source_digest
+from maya.paths import cache_dir, source_digest, write_whole
 from maya.training_run import Progress, TrainingRun, capture_run
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Prediction:
             "calls_per_s": cost.calls_per_s,
             "overhead_us_median": cost.overhead_us_median,
         }
-        path.write_text(json.dumps({**asdict(self.summary), "emulation": emulation}, indent=2) + "\n")
+        write_whole(path, json.dumps({**asdict(self.summary), "emulation": emulation}, indent=2) + "\n")
 
 
 def predict(

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from maya.capture.spec import CaptureSpec
-from maya.config.schema import GpuConfig
+from maya.config.schema import DEVICE_PROPERTIES, GpuConfig
 from maya.errors import CaptureError
 
 LIBRARY_NAME = "libmaya_emulator.so"
@@ -17,27 +17,6 @@ STARTUP_DIR = Path(__file__).parent / "startup"
 TOOLS_DIR = Path(__file__).parent / "tools"
 """Last on PATH: programs that come with a driver."""
 
-# Fields of GpuConfig that the emulator turns into device properties.
-_GPU_PROPERTIES = (
-    "device_name",
-    "compute_capability",
-    "num_sms",
-    "memory_bytes",
-    "l2_bytes",
-    "shared_bytes_per_block",
-    "shared_bytes_per_block_optin",
-    "shared_bytes_per_sm",
-    "max_threads_per_sm",
-    "max_blocks_per_sm",
-    "sm_clock_hz",
-    "memory_clock_hz",
-    "memory_bus_bits",
-    "async_engines",
-    "context_bytes",
-    "nccl_channels",
-    "nccl_channels_per_peer",
-    "nccl_nvls_channels",
-)
 _SET_BY_LAUNCHERS = (
     *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT"),
     *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
@@ -46,7 +25,7 @@ _SET_BY_LAUNCHERS = (
 
 def gpu_properties(gpu: GpuConfig) -> str:
     """The text of ``MAYA_GPU``: ``key=value`` pairs joined by semicolons."""
-    return ";".join(f"{key}={_plain(getattr(gpu, key))}" for key in _GPU_PROPERTIES)
+    return ";".join(f"{key}={_plain(getattr(gpu, key))}" for key in DEVICE_PROPERTIES)
 
 
 def _plain(value: object) -> str:

@@ -11,33 +11,12 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from maya.config.schema import Builtin, GpuConfig, JobConfig
+from maya.config.schema import DEVICE_PROPERTIES, Builtin, GpuConfig, JobConfig
 from maya.config.validate import world_size
+from maya.paths import write_whole
 
 SCHEMA_VERSION = 1  # of the configuration; part of every id
 ID_HEX_DIGITS = 12
-
-DEVICE_PROPERTIES = (  # fields of GpuConfig that the emulated device shows to a program
-    "name",
-    "device_name",
-    "compute_capability",
-    "num_sms",
-    "memory_bytes",
-    "l2_bytes",
-    "shared_bytes_per_block",
-    "shared_bytes_per_block_optin",
-    "shared_bytes_per_sm",
-    "max_threads_per_sm",
-    "max_blocks_per_sm",
-    "sm_clock_hz",
-    "memory_clock_hz",
-    "memory_bus_bits",
-    "async_engines",
-    "context_bytes",
-    "nccl_channels",
-    "nccl_channels_per_peer",
-    "nccl_nvls_channels",
-)
 
 
 def job_to_dict(job: JobConfig) -> dict[str, Any]:
@@ -89,7 +68,7 @@ def trace_id(job: JobConfig) -> str:
 
 def device_properties(gpu: GpuConfig) -> dict[str, Builtin]:
     """The part of a GPU's description that a program under emulation can see."""
-    return {key: getattr(gpu, key) for key in DEVICE_PROPERTIES}
+    return {key: getattr(gpu, key) for key in ("name", *DEVICE_PROPERTIES)}
 
 
 def job_table(jobs: Sequence[JobConfig]) -> list[dict[str, Builtin]]:
@@ -124,9 +103,7 @@ def write_job_table(jobs: Sequence[JobConfig], path: Path) -> None:
     writer.writeheader()
     writer.writerows(rows)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text.getvalue())
-    temporary.replace(path)
+    write_whole(path, text.getvalue())
 
 
 def content_id(values: dict[str, Any]) -> str:

@@ -9,6 +9,28 @@ from typing import Any
 
 from omegaconf import MISSING
 
+DEVICE_PROPERTIES = (
+    "device_name",
+    "compute_capability",
+    "num_sms",
+    "memory_bytes",
+    "l2_bytes",
+    "shared_bytes_per_block",
+    "shared_bytes_per_block_optin",
+    "shared_bytes_per_sm",
+    "max_threads_per_sm",
+    "max_blocks_per_sm",
+    "sm_clock_hz",
+    "memory_clock_hz",
+    "memory_bus_bits",
+    "async_engines",
+    "context_bytes",
+    "nccl_channels",
+    "nccl_channels_per_peer",
+    "nccl_nvls_channels",
+)
+"""Fields of GpuConfig that the emulated device shows to a program."""
+
 
 @dataclass
 class GpuConfig:

@@ -12,6 +12,7 @@ from jinja2 import Environment, PackageLoader, select_autoescape
 from matplotlib.figure import Figure
 
 from maya.estimators.annotation import BASES
+from maya.paths import write_whole
 from maya.report import plots
 
 
@@ -101,9 +102,7 @@ def write_report(jobs: Sequence[JobReport], output_dir: Path, title: str, descri
         bases=BASES,
     )
     report = output_dir / "report.html"
-    partial = report.with_suffix(".html.partial")
-    partial.write_text(page, encoding="utf-8")
-    partial.replace(report)
+    write_whole(report, page)
     return report
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from maya.collate.job import Job
 from maya.collate.memory_profile import MemoryProfile
 from maya.config.schema import GpuConfig
+from maya.paths import write_whole
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,4 +55,4 @@ def write_memory(
         {"rank": rank, **sizes.get(rank, {}), "profile": None if profile is None else asdict(profile)}
         for rank, profile in profiles.items()
     ]
-    path.write_text(json.dumps({"ranks": ranks}) + "\n")
+    write_whole(path, json.dumps({"ranks": ranks}) + "\n")

@@ -14,6 +14,7 @@ from maya.collate.job import Array, Job
 from maya.collate.memory_profile import MemoryProfile
 from maya.config.schema import GpuConfig
 from maya.estimators.annotation import BASES, Annotation
+from maya.paths import write_whole
 from maya.simulator.lowering import UNIT
 from maya.simulator.memory import rank_memory
 from maya.simulator.simulate import Simulation
@@ -181,7 +182,7 @@ def peak_allocations(profile: MemoryProfile | None) -> list[dict[str, Any]]:
 
 def write_summary(path: Path | str, summary: Summary) -> None:
     """Writes summary.json."""
-    Path(path).write_text(json.dumps(asdict(summary), indent=2) + "\n")
+    write_whole(Path(path), json.dumps(asdict(summary), indent=2) + "\n")
 
 
 def _stream_times(
