@@ -51,6 +51,7 @@ def common_environment(
     _prepend(env, "PATH", str(Path(sys.executable).parent))
     env["PATH"] += os.pathsep + str(TOOLS_DIR)
     values = spec.capture.values
+    rules = [rule for rule in (*values.rules, *values.builtin) if rule.mode in ("any", spec.mode)]
     cache = Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "maya" / spec.gpu.name
     env.update(
         NVTX_INJECTION64_PATH=str(emulator_dir / LIBRARY_NAME),
@@ -66,7 +67,7 @@ def common_environment(
         # Less than the capture has: the rank that waits in vain can tell for whom, the capture cannot.
         MAYA_EXCHANGE_TIMEOUT_S=str(math.ceil(spec.capture.timeout_s / 2)),
         MAYA_STRICT="1" if spec.capture.strict else "0",
-        MAYA_VALUES=json.dumps([asdict(rule) for rule in (*values.rules, *values.builtin)]),
+        MAYA_VALUES=json.dumps([asdict(rule) for rule in rules]),
         MAYA_ITERATIONS=f"{spec.capture.warmup_iterations},{spec.capture.iterations}",
     )
     env.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")  # as torchrun does where the user has not set it

@@ -131,6 +131,7 @@ class ValueRule:
     value: float = 0.0  # of constant; the share of ones of fraction
     low: float = 0.0  # of uniform
     high: float = 1.0
+    mode: str = "any"  # of the capture for which it is: linked, solo or any
     mean: float = 0.0  # of normal
     std: float = 1.0
     seed: int = 0

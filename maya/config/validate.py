@@ -5,6 +5,7 @@ from maya.errors import ConfigError
 
 FAMILIES = {  # families of models that the script of each framework can build
     "fsdp1": ("gpt", "llama"),
+RULE_MODES = ("any", "linked", "solo")
     "fsdp2": ("gpt", "llama"),
     "tensor_parallel": ("llama",),
     "pipeline": ("llama",),
@@ -44,6 +45,8 @@ def num_micro_batches(job: JobConfig) -> int:
 def validate_job(job: JobConfig) -> None:
     """Raises: ConfigError that names the keys and values that do not fit together."""
     _validate_choices(job)
+        if rule.mode not in RULE_MODES:
+            raise ConfigError(f"{key}mode={rule.mode}: it can be {', '.join(RULE_MODES)}.")
     _validate_parallelism(job)
     validate_values(job.capture)
     if job.model.family != "resnet":

@@ -37,7 +37,7 @@ OPTIONS = (
     f"--train-iters 5 --lr 1e-4 --bf16 --mock-data --tokenizer-type NullTokenizer --vocab-size {VOCAB - 1} "
     # Neither Transformer Engine nor Apex.
     "--transformer-impl local --no-persist-layer-norm --no-gradient-accumulation-fusion "
-    "--no-masked-softmax-fusion --eval-iters 0 --log-interval 1"
+    "--no-masked-softmax-fusion --eval-interval 1000 --eval-iters 0 --log-interval 1"
 )
 
 

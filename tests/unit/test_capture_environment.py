@@ -1,5 +1,6 @@
 """What ranks find in their environment."""
 
+import json
 import os
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from maya.capture.environment import (
     rank_environment,
 )
 from maya.capture.spec import CaptureSpec
-from maya.config.schema import CaptureConfig, GpuConfig
+from maya.config.schema import CaptureConfig, GpuConfig, ValueRule, ValuesConfig
 from maya.errors import ConfigError
 
 GPU = GpuConfig(
@@ -64,6 +65,14 @@ def test_ranks_get_what_torchrun_sets():
         "MASTER_PORT": "1234",
     }
     assert env | expected == env
+
+
+@pytest.mark.parametrize("mode", ["linked", "solo"])
+def test_rules_for_values_are_those_of_the_mode(mode):
+    rules = [ValueRule(name=name, mode=name, sites=["a.py"]) for name in ("any", "linked", "solo")]
+    spec = make_spec(mode=mode, ranks=(0,), capture=CaptureConfig(values=ValuesConfig(builtin=rules)))
+    env = common_environment(spec, Path("emulator"), Path("exchange"), {"PATH": "/bin"})
+    assert [rule["name"] for rule in json.loads(env["MAYA_VALUES"])] == ["any", mode]
 
 
 def test_last_node_may_be_smaller():

@@ -32,6 +32,7 @@ class Rule:
     operators: tuple[str, ...]
     answer: str
     name: str = ""
+    mode: str = "any"
     value: float = 0.0
     low: float = 0.0
     high: float = 1.0
