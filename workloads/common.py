@@ -62,6 +62,15 @@ def init_distributed(cpu_collectives: bool = False) -> torch.device:
     return device
 
 
+def mixed_precision(
+    args: argparse.Namespace, device: torch.device
+) -> tuple[torch.autocast, torch.amp.GradScaler]:
+    """Autocast for the forward pass, and a scaler of the loss, which does something for fp16 only."""
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[args.precision]
+    autocast = torch.autocast(device.type, dtype=dtype, enabled=args.precision != "fp32")
+    return autocast, torch.amp.GradScaler(device.type, enabled=args.precision == "fp16")
+
+
 def micro_batches_per_step(args: argparse.Namespace, num_replicas: int) -> int:
     """How many micro-batches a replica accumulates for one global batch."""
     if args.global_batch_size is None:

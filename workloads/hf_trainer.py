@@ -33,6 +33,8 @@ class ModelArguments:
     num_key_value_heads: int = 4
     vocab_size: int = 1024
     seq_length: int = 128
+    num_experts: int = 8  # of a mixture of experts, such as mixtral
+    num_experts_per_token: int = 2
 
 
 class RandomTokens(Dataset):
@@ -54,6 +56,9 @@ class RandomTokens(Dataset):
 def main() -> None:
     parser = HfArgumentParser((ModelArguments, TrainingArguments))
     args, training_args = parser.parse_args_into_dataclasses()
+    experts = {}
+    if args.model_type == "mixtral":
+        experts = {"num_local_experts": args.num_experts, "num_experts_per_tok": args.num_experts_per_token}
     config = AutoConfig.for_model(
         args.model_type,
         num_hidden_layers=args.num_layers,
@@ -65,6 +70,7 @@ def main() -> None:
         max_position_embeddings=args.seq_length,
         pad_token_id=0,
         use_cache=False,
+        **experts,
     )
     trainer = Trainer(
         model=AutoModelForCausalLM.from_config(config),

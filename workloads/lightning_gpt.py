@@ -7,7 +7,7 @@ import argparse
 import os
 
 import torch
-from common import add_language_model_options, model_args
+from common import add_language_model_options, micro_batches_per_step, model_args
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.strategies import FSDPStrategy, Strategy
 from models import Block, LanguageModel, next_token_loss
@@ -54,6 +54,7 @@ def main() -> None:
         strategy=make_strategy(args.strategy),
         precision={"bf16": "bf16-mixed", "fp16": "16-mixed", "fp32": "32-true"}[args.precision],
         gradient_clip_val=1.0 if args.strategy == "ddp" else None,  # FSDP cannot clip by norm here
+        accumulate_grad_batches=micro_batches_per_step(args, int(os.environ["WORLD_SIZE"])),
         max_steps=args.train_iters,
         log_every_n_steps=args.log_interval,
         logger=False,

@@ -13,14 +13,13 @@ from common import (
     init_distributed,
     log,
     micro_batches_per_step,
+    mixed_precision,
     model_args,
     token_batches,
 )
 from models import LanguageModel, next_token_loss
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-
-AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
 class MaskedLanguageModel(nn.Module):
@@ -90,10 +89,7 @@ def main() -> None:
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True
     )
-    scaler = torch.amp.GradScaler(device.type, enabled=args.precision == "fp16")
-    autocast = torch.autocast(
-        device.type, dtype=AUTOCAST_DTYPES[args.precision], enabled=args.precision != "fp32"
-    )
+    autocast, scaler = mixed_precision(args, device)
     num_micro_batches = micro_batches_per_step(args, dist.get_world_size())
     batches = token_batches(args, device)
     for step in range(args.train_iters):

@@ -10,13 +10,19 @@ from contextlib import nullcontext
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from common import add_training_options, host_tensor, init_distributed, log, micro_batches_per_step
+from common import (
+    add_training_options,
+    host_tensor,
+    init_distributed,
+    log,
+    micro_batches_per_step,
+    mixed_precision,
+)
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torchvision.models import resnet18, resnet34, resnet50, resnet101, resnet152
 
 RESNETS = {18: resnet18, 34: resnet34, 50: resnet50, 101: resnet101, 152: resnet152}
-AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
 def image_batches(args: argparse.Namespace, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
@@ -47,10 +53,7 @@ def main() -> None:
     device_ids = [device.index] if device.type == "cuda" else None
     model = DistributedDataParallel(model, device_ids=device_ids)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
-    scaler = torch.amp.GradScaler(device.type, enabled=args.precision == "fp16")
-    autocast = torch.autocast(
-        device.type, dtype=AUTOCAST_DTYPES[args.precision], enabled=args.precision != "fp32"
-    )
+    autocast, scaler = mixed_precision(args, device)
     num_micro_batches = micro_batches_per_step(args, dist.get_world_size())
     batches = image_batches(args, device)
     for step in range(args.train_iters):

@@ -25,6 +25,8 @@ def parse_args() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", default="resnet50")
+    for option in ("--depth", "--embed-dim", "--num-heads"):
+        parser.add_argument(option, type=int, default=None, help="of a vision transformer; default: its own")
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--image-size", type=int, default=224)
     parser.add_argument("--num-classes", type=int, default=1000)
@@ -59,7 +61,8 @@ def make_loader(args: argparse.Namespace, device: torch.device) -> DataLoader:
 def main() -> None:
     args = parse_args()
     device = init_distributed()
-    model: nn.Module = create_model(args.model, num_classes=args.num_classes).to(
+    dimensions = {"depth": args.depth, "embed_dim": args.embed_dim, "num_heads": args.num_heads}
+    model: nn.Module = create_model(args.model, num_classes=args.num_classes, **dimensions).to(
         device, memory_format=torch.channels_last
     )
     ema = ModelEmaV3(model, decay=0.9998)

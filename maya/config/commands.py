@@ -1,10 +1,15 @@
 """The command that runs a job of the repository's own workloads, as one would type it on a cluster."""
 
+import tempfile
+
+from maya.config.frameworks import FRAMEWORKS, VISION
 from maya.config.schema import JobConfig
-from maya.config.validate import world_size
+from maya.config.validate import num_micro_batches, world_size
 from maya.paths import workloads_dir
 
 SPARE_ITERATIONS = 3  # the capture ends the program; it must not end by itself before
+
+Arguments = dict[str, str | int | bool]  # a flag is there where its value is true
 
 
 def job_command(job: JobConfig) -> tuple[tuple[str, ...], int, int]:
@@ -15,13 +20,25 @@ def job_command(job: JobConfig) -> tuple[tuple[str, ...], int, int]:
     cluster = job.cluster
     launcher = ("torchrun", f"--nnodes={cluster.nodes}", f"--nproc-per-node={cluster.gpus_per_node}")
     script = str(workloads_dir() / job.framework.script)
-    arguments = _vision_arguments(job) if job.model.family == "resnet" else _language_arguments(job)
-    return (*launcher, script, *arguments, *_recipe_arguments(job)), world_size(job), cluster.gpus_per_node
+    match job.framework.name:
+        case "hf_trainer":
+            arguments = _hf_trainer_arguments(job)
+        case "timm":
+            arguments = _timm_arguments(job)
+        case _:
+            model = _vision_arguments(job) if job.model.family in VISION else _language_arguments(job)
+            arguments = model | _recipe_arguments(job)
+    command = (*launcher, script, *_flatten(arguments), *_script_options(job))
+    return command, world_size(job), cluster.gpus_per_node
 
 
-def _language_arguments(job: JobConfig) -> tuple[str, ...]:
+def _num_steps(job: JobConfig) -> int:
+    return job.capture.warmup_iterations + 1 + job.capture.iterations + SPARE_ITERATIONS
+
+
+def _language_arguments(job: JobConfig) -> Arguments:
     model = job.model
-    arguments: dict[str, str | int] = {
+    arguments: Arguments = {
         "--family": model.family,
         "--num-layers": model.num_layers,
         "--hidden-size": model.hidden_size,
@@ -31,53 +48,99 @@ def _language_arguments(job: JobConfig) -> tuple[str, ...]:
         "--vocab-size": model.vocab_size,
         "--seq-length": model.seq_length,
     }
-    return _flatten(arguments)
+    if model.num_experts:
+        arguments |= {"--num-experts": model.num_experts, "--moe-router-topk": model.moe_router_topk}
+    return arguments
 
 
-def _vision_arguments(job: JobConfig) -> tuple[str, ...]:
+def _vision_arguments(job: JobConfig) -> Arguments:
     model = job.model
-    arguments = _flatten(
-        {"--depth": model.num_layers, "--image-size": model.image_size, "--num-classes": model.num_classes}
-    )
-    return (*arguments, "--channels-last") if job.framework.channels_last else arguments
+    return {
+        "--depth": model.num_layers,
+        "--image-size": model.image_size,
+        "--num-classes": model.num_classes,
+        "--channels-last": job.framework.channels_last,
+    }
 
 
-def _recipe_arguments(job: JobConfig) -> tuple[str, ...]:
+def _recipe_arguments(job: JobConfig) -> Arguments:
     framework = job.framework
-    arguments: dict[str, str | int] = {
+    arguments: Arguments = {
         "--micro-batch-size": framework.micro_batch_size,
         "--global-batch-size": framework.global_batch_size,
         "--precision": framework.precision,
-        "--train-iters": job.capture.warmup_iterations + 1 + job.capture.iterations + SPARE_ITERATIONS,
+        "--train-iters": _num_steps(job),
     }
     if job.model.family in ("gpt", "llama"):
         arguments["--recompute"] = framework.recompute
-    flags: list[str] = []
-    if framework.name == "tensor_parallel":
-        arguments["--tensor-parallel-size"] = framework.tp
-    elif framework.name == "pipeline":
-        arguments["--pipeline-parallel-size"] = framework.pp
-    elif framework.name == "megatron":
+    program = FRAMEWORKS[framework.name]
+    for key, option in (program.degrees | program.switches).items():
+        arguments[option] = getattr(framework, key)
+    return arguments
+
+
+def _hf_trainer_arguments(job: JobConfig) -> Arguments:
+    model, framework = job.model, job.framework
+    arguments: Arguments = {
+        "--model_type": "mixtral" if model.num_experts else model.family,
+        "--num_layers": model.num_layers,
+        "--hidden_size": model.hidden_size,
+        "--ffn_hidden_size": model.ffn_hidden_size,
+        "--num_attention_heads": model.num_attention_heads,
+        "--num_key_value_heads": model.num_query_groups or model.num_attention_heads,
+        "--vocab_size": model.vocab_size,
+        "--seq_length": model.seq_length,
+        "--per_device_train_batch_size": framework.micro_batch_size,
+        "--gradient_accumulation_steps": num_micro_batches(job),
+        "--max_steps": _num_steps(job),
+        "--report_to": "none",
+        "--save_strategy": "no",
+        "--output_dir": tempfile.gettempdir(),  # must exist; nothing is written
+        "--bf16": framework.precision == "bf16",
+        "--fp16": framework.precision == "fp16",
+        "--gradient_checkpointing": framework.recompute == "full",
+    }
+    if model.num_experts:
+        arguments |= {"--num_experts": model.num_experts, "--num_experts_per_token": model.moe_router_topk}
+    return arguments
+
+
+def _timm_arguments(job: JobConfig) -> Arguments:
+    model, framework = job.model, job.framework
+    arguments: Arguments = {
+        "--model": f"resnet{model.num_layers}" if model.family == "resnet" else "vit_base_patch16_224",
+        "--image-size": model.image_size,
+        "--num-classes": model.num_classes,
+        "--batch-size": framework.micro_batch_size,
+        "--amp-dtype": {"bf16": "bfloat16", "fp16": "float16"}[framework.precision],
+        "--train-iters": _num_steps(job),
+    }
+    if model.family == "vit":
         arguments |= {
-            "--tensor-model-parallel-size": framework.tp,
-            "--pipeline-model-parallel-size": framework.pp,
-            "--virtual-pipeline-model-parallel-size": framework.vpp,
+            "--depth": model.num_layers,
+            "--embed-dim": model.hidden_size,
+            "--num-heads": model.num_attention_heads,
         }
-        switches = {
-            "--sequence-parallel": framework.sequence_parallel,
-            "--use-distributed-optimizer": framework.distributed_optimizer,
-            "--overlap-grad-reduce": framework.overlap_grad_reduce,
-            "--overlap-param-gather": framework.overlap_param_gather,
-        }
-        flags += [switch for switch, is_on in switches.items() if is_on]
-    for name, value in framework.options.items():
+    return arguments
+
+
+def _script_options(job: JobConfig) -> tuple[str, ...]:
+    """`framework.options`: what only this script has."""
+    options = []
+    for name, value in job.framework.options.items():
         option = name.replace("_", "-")
         if value.lower() in ("true", "false"):
-            flags.append(f"--{option}" if value.lower() == "true" else f"--no-{option}")
+            options.append(f"--{option}" if value.lower() == "true" else f"--no-{option}")
         else:
-            flags.append(f"--{option}={value}")
-    return (*_flatten(arguments), *flags)
+            options.append(f"--{option}={value}")
+    return tuple(options)
 
 
-def _flatten(arguments: dict[str, str | int]) -> tuple[str, ...]:
-    return tuple(str(part) for option, value in arguments.items() for part in (option, value))
+def _flatten(arguments: Arguments) -> tuple[str, ...]:
+    flat: list[str] = []
+    for option, value in arguments.items():
+        if value is True:
+            flat.append(option)
+        elif value is not False:
+            flat += [option, str(value)]
+    return tuple(flat)

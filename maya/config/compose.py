@@ -69,8 +69,8 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
 def parse_overrides(overrides: Sequence[str]) -> list[Override]:
     """Read overrides in Hydra's grammar, sweeps among them.
 
-    Raises: ConfigError for text outside the grammar, for keys that are added or deleted (`+a=1`,
-    `~a`: a job has a fixed set of keys) and for options of groups that do not exist.
+    Raises: ConfigError for text outside the grammar, for keys that are added or deleted (`+a=1`, `~a`: a job
+    has a fixed set of keys, and any options of its script) and for options of groups that do not exist.
     """
     parser = OverridesParser.create()
     parsed = []
@@ -81,7 +81,8 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
             raise ConfigError(
                 f"{text!r} is not an override: write key=value, as in cluster.nodes=8. ({first_line(error)})"
             ) from None
-        if override.is_add() or override.is_delete() or override.is_force_add():
+        is_own_option = override.is_add() and override.key_or_group.startswith("framework.options.")
+        if not is_own_option and (override.is_add() or override.is_delete() or override.is_force_add()):
             raise ConfigError(f"{text!r}: keys cannot be added or deleted, only set. Write key=value.")
         if override.key_or_group in GROUPS:
             for option in _values(override):

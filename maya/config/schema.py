@@ -84,7 +84,7 @@ class ClusterConfig:
 
 @dataclass
 class ModelConfig:
-    """Dimensions of a model. `family` names the architecture: gpt, llama, bert or resnet."""
+    """Dimensions of a model. `family` names the architecture: gpt, llama, bert, resnet or vit."""
 
     name: str = MISSING
     family: str = MISSING
@@ -95,6 +95,8 @@ class ModelConfig:
     num_query_groups: int = 0  # key/value heads; 0 = as many as attention heads
     vocab_size: int = 0
     seq_length: int = 0
+    num_experts: int = 0  # of each layer's mixture of experts; 0: one feed-forward network
+    moe_router_topk: int = 2  # experts that a token goes to
     image_size: int = 0
     num_classes: int = 0
 
@@ -103,11 +105,13 @@ class ModelConfig:
 class FrameworkConfig:
     """A training recipe, with keys named as Megatron-LM names them."""
 
-    name: str = MISSING  # the group option, e.g. fsdp2; maya/config/validate.py has all
+    name: str = MISSING  # the group option, e.g. fsdp2; maya/config/frameworks.py has all
     script: str = MISSING  # below workloads/
     tp: int = 1
     pp: int = 1
     vpp: int = 1  # virtual pipeline stages per rank
+    cp: int = 1  # ranks that share each sequence
+    ep: int = 1  # ranks that share the experts
     micro_batch_size: int = MISSING
     global_batch_size: int = MISSING
     recompute: str = "none"  # none, selective or full
@@ -127,11 +131,11 @@ class ValueRule:
     name: str = ""
     sites: list[str] = MISSING  # path/of/file.py:Class.function, shell patterns
     operators: list[str] = field(default_factory=list)  # as PyTorch registers them: topk, nonzero, item
+    mode: str = "any"  # of the capture for which it is: linked, solo or any
     answer: str = "zeros"  # zeros, ones, true, constant, fraction, balanced, uniform, normal
     value: float = 0.0  # of constant; the share of ones of fraction
     low: float = 0.0  # of uniform
     high: float = 1.0
-    mode: str = "any"  # of the capture for which it is: linked, solo or any
     mean: float = 0.0  # of normal
     std: float = 1.0
     seed: int = 0

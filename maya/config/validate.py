@@ -1,27 +1,11 @@
 """Whether the values of a job fit together. Types are checked before, when the job is composed."""
 
+from maya.config.frameworks import FAMILIES, FRAMEWORKS, VISION
 from maya.config.schema import CaptureConfig, JobConfig
 from maya.errors import ConfigError
 
-FAMILIES = {  # families of models that the script of each framework can build
-    "fsdp1": ("gpt", "llama"),
-RULE_MODES = ("any", "linked", "solo")
-    "fsdp2": ("gpt", "llama"),
-    "tensor_parallel": ("llama",),
-    "pipeline": ("llama",),
-    "megatron": ("gpt", "llama"),
-    "ddp": ("gpt", "llama", "bert", "resnet"),
-}
-PRECISIONS = {
-    "fsdp1": ("bf16", "fp32"),
-    "fsdp2": ("bf16", "fp32"),
-    "tensor_parallel": ("bf16",),
-    "pipeline": ("bf16",),
-    "megatron": ("bf16", "fp16", "fp32"),
-    "ddp": ("bf16", "fp16", "fp32"),
-}
-RECOMPUTE = ("none", "selective", "full")
 MODES = ("auto", "linked", "solo")
+RULE_MODES = ("any", "linked", "solo")
 ANSWERS = ("zeros", "ones", "true", "constant", "fraction", "balanced", "uniform", "normal")
 # maya/capture/startup/maya_startup/value_rules.py
 BALANCED_OPERATORS = ("topk", "sort", "argmax", "argmin", "bincount", "histc")
@@ -34,7 +18,7 @@ def world_size(job: JobConfig) -> int:
 
 def data_parallel_size(job: JobConfig) -> int:
     """Number of replicas that share the global batch."""
-    return world_size(job) // (job.framework.tp * job.framework.pp)
+    return world_size(job) // (job.framework.tp * job.framework.pp * job.framework.cp)
 
 
 def num_micro_batches(job: JobConfig) -> int:
@@ -45,15 +29,14 @@ def num_micro_batches(job: JobConfig) -> int:
 def validate_job(job: JobConfig) -> None:
     """Raises: ConfigError that names the keys and values that do not fit together."""
     _validate_choices(job)
-        if rule.mode not in RULE_MODES:
-            raise ConfigError(f"{key}mode={rule.mode}: it can be {', '.join(RULE_MODES)}.")
     _validate_parallelism(job)
     validate_values(job.capture)
-    if job.model.family != "resnet":
+    if job.model.family not in VISION:
         _validate_transformer(job)
+        _validate_experts(job)
     elif job.model.image_size < 32:
         raise ConfigError(
-            f"model.image_size={job.model.image_size}: a ResNet needs images of 32 pixels or more."
+            f"model.image_size={job.model.image_size}: a {job.model.family} needs 32 pixels or more."
         )
 
 
@@ -62,6 +45,8 @@ def validate_values(capture: CaptureConfig) -> None:
     values = capture.values
     for number, rule in enumerate((*values.rules, *values.builtin)):
         key = f"rule {rule.name or number} of `values`: "
+        if rule.mode not in RULE_MODES:
+            raise ConfigError(f"{key}mode={rule.mode}: it can be {', '.join(RULE_MODES)}.")
         if rule.answer not in ANSWERS:
             raise ConfigError(f"{key}answer={rule.answer}: it can be {', '.join(ANSWERS)}.")
         others = [operator for operator in rule.operators if operator not in BALANCED_OPERATORS]
@@ -75,22 +60,20 @@ def validate_values(capture: CaptureConfig) -> None:
 
 def _validate_choices(job: JobConfig) -> None:
     framework = job.framework
-    if framework.name not in FAMILIES:
-        raise ConfigError(f"framework.name={framework.name}: known are {', '.join(FAMILIES)}.")
-    if job.model.family not in FAMILIES[framework.name]:
-        able = [name for name, families in FAMILIES.items() if job.model.family in families]
+    if framework.name not in FRAMEWORKS:
+        raise ConfigError(f"framework.name={framework.name}: known are {', '.join(FRAMEWORKS)}.")
+    program = FRAMEWORKS[framework.name]
+    if job.model.family not in program.families:
+        able = [name for name, other in FRAMEWORKS.items() if job.model.family in other.families]
         raise ConfigError(
             f"framework={framework.name} does not train {job.model.family} models (model={job.model.name}). "
-            f"Choose framework={' or framework='.join(able)}."
+            f"Choose {_any_framework(able)}."
             if able
-            else f"model.family={job.model.family}: it must be gpt, llama, bert or resnet."
+            else f"model.family={job.model.family}: it can be {', '.join(FAMILIES)}."
         )
     choices = {
-        "framework.precision": (framework.precision, PRECISIONS[framework.name]),
-        "framework.recompute": (
-            framework.recompute,
-            ("none",) if framework.name in ("tensor_parallel", "pipeline") else RECOMPUTE,
-        ),
+        "framework.precision": (framework.precision, program.precisions),
+        "framework.recompute": (framework.recompute, program.recompute),
         "capture.mode": (job.capture.mode, MODES),
     }
     for key, (value, allowed) in choices.items():
@@ -105,6 +88,10 @@ def _validate_choices(job: JobConfig) -> None:
         )
 
 
+def _any_framework(names: list[str]) -> str:
+    return f"framework={' or framework='.join(names)}"
+
+
 def _validate_parallelism(job: JobConfig) -> None:
     framework, ranks = job.framework, world_size(job)
     for key, value in {
@@ -113,6 +100,8 @@ def _validate_parallelism(job: JobConfig) -> None:
         "framework.tp": framework.tp,
         "framework.pp": framework.pp,
         "framework.vpp": framework.vpp,
+        "framework.cp": framework.cp,
+        "framework.ep": framework.ep,
         "framework.micro_batch_size": framework.micro_batch_size,
         "framework.global_batch_size": framework.global_batch_size,
         "capture.iterations": job.capture.iterations,
@@ -120,25 +109,24 @@ def _validate_parallelism(job: JobConfig) -> None:
     }.items():
         if value < 1:
             raise ConfigError(f"{key}={value}: it must be at least 1.")
-    if framework.name != "megatron":
-        for key, value in {
-            "tp": framework.tp > 1 and framework.name != "tensor_parallel",
-            "pp": framework.pp > 1 and framework.name != "pipeline",
-            "vpp": framework.vpp > 1,
-            "sequence_parallel": framework.sequence_parallel,
-            "distributed_optimizer": framework.distributed_optimizer,
-            "overlap_grad_reduce": framework.overlap_grad_reduce,
-            "overlap_param_gather": framework.overlap_param_gather,
-        }.items():
-            if value:
-                raise ConfigError(
-                    f"framework.{key}={getattr(framework, key)}: framework={framework.name} does not have "
-                    "it; choose framework=megatron."
-                )
-    if ranks % (framework.tp * framework.pp):
+    own = FRAMEWORKS[framework.name]
+    for key in ("tp", "pp", "vpp", "cp", "ep"):
+        if getattr(framework, key) > 1 and key not in own.degrees:
+            able = [name for name, other in FRAMEWORKS.items() if key in other.degrees]
+            raise ConfigError(
+                f"framework.{key}={getattr(framework, key)}: framework={framework.name} does not have it; "
+                f"choose {_any_framework(able)}."
+            )
+    for key in FRAMEWORKS["megatron"].switches:
+        if getattr(framework, key) and key not in own.switches:
+            raise ConfigError(
+                f"framework.{key}=true: framework={framework.name} does not have it; choose "
+                "framework=megatron."
+            )
+    if ranks % (framework.tp * framework.pp * framework.cp):
         raise ConfigError(
-            f"framework.tp={framework.tp} x framework.pp={framework.pp} does not divide the world size "
-            f"{ranks} (cluster.nodes={job.cluster.nodes} x "
+            f"framework.tp={framework.tp} x framework.pp={framework.pp} x framework.cp={framework.cp} does "
+            f"not divide the world size {ranks} (cluster.nodes={job.cluster.nodes} x "
             f"cluster.gpus_per_node={job.cluster.gpus_per_node})."
         )
     if framework.overlap_param_gather and not (
@@ -156,6 +144,11 @@ def _validate_parallelism(job: JobConfig) -> None:
             f"framework.global_batch_size={framework.global_batch_size} is not a multiple of "
             f"framework.micro_batch_size={framework.micro_batch_size} x {replicas} data-parallel replicas. "
             f"The nearest that is: {nearest}."
+        )
+    if num_micro_batches(job) > 1 and not own.accumulates:
+        raise ConfigError(
+            f"framework.global_batch_size={framework.global_batch_size}: framework={framework.name} computes "
+            f"one micro-batch in a step, {step} samples together."
         )
     if framework.vpp > 1 and framework.pp < 2:
         raise ConfigError(
@@ -202,3 +195,33 @@ def _validate_transformer(job: JobConfig) -> None:
             f"model.num_layers={model.num_layers} is not a multiple of framework.pp={framework.pp} x "
             f"framework.vpp={framework.vpp} pipeline stages."
         )
+
+
+def _validate_experts(job: JobConfig) -> None:
+    model, framework = job.model, job.framework
+    if not model.num_experts:
+        if framework.ep > 1:
+            raise ConfigError(f"framework.ep={framework.ep} needs a model with experts: model.num_experts.")
+        return
+    if not FRAMEWORKS[framework.name].has_experts:
+        able = [name for name, other in FRAMEWORKS.items() if other.has_experts]
+        raise ConfigError(
+            f"model.num_experts={model.num_experts} (model={model.name}): framework={framework.name} has no "
+            f"experts; choose {_any_framework(able)}."
+        )
+    if not 1 <= model.moe_router_topk <= model.num_experts:
+        raise ConfigError(
+            f"model.moe_router_topk={model.moe_router_topk}: it can be 1 to "
+            f"model.num_experts={model.num_experts}."
+        )
+    if model.num_experts % framework.ep:
+        raise ConfigError(
+            f"framework.ep={framework.ep} does not divide model.num_experts={model.num_experts}."
+        )
+    if world_size(job) % (framework.tp * framework.pp * framework.ep):
+        raise ConfigError(
+            f"framework.tp={framework.tp} x framework.pp={framework.pp} x framework.ep={framework.ep} does "
+            f"not divide the world size {world_size(job)}."
+        )
+    if framework.tp > 1 and not framework.sequence_parallel:
+        raise ConfigError("model.num_experts with framework.tp > 1 needs framework.sequence_parallel=true.")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from maya.config import available_options, cluster_config, compose_job, gpu_config, job_command, world_size
+from maya.config.frameworks import FRAMEWORKS
 from maya.config.schema import ClusterConfig, GpuConfig, JobConfig
 from maya.errors import ConfigError
 
@@ -26,6 +27,22 @@ def test_every_option_composes_and_carries_its_own_name(group):
     assert options
     for name in options:
         assert getattr(compose_job([f"{group}={name}"]), group).name == name
+
+
+@pytest.mark.parametrize("name", available_options("framework"))
+def test_every_framework_trains_its_families(name):
+    models = {
+        "gpt": "gpt3_1_3b",
+        "llama": "llama3_8b",
+        "bert": "bert_large",
+        "resnet": "resnet50",
+        "vit": "vit_base",
+    }
+    for family in FRAMEWORKS[name].families:
+        job = compose_job([f"framework={name}", f"model={models[family]}"])
+        assert (job.framework.name, job.model.family) == (name, family)
+        command, _, _ = job_command(job)
+        assert Path(command[3]).is_file()
 
 
 @pytest.mark.parametrize(
@@ -62,6 +79,19 @@ def test_llama_dimensions_give_the_published_size(model):
     layer = 2 * m.hidden_size**2 + 2 * m.hidden_size * kv_size + 3 * m.hidden_size * m.ffn_hidden_size
     computed = m.num_layers * layer + 2 * m.vocab_size * m.hidden_size
     assert computed == pytest.approx({"llama2_7b": 6.74e9, "llama3_8b": 8.03e9}[model], rel=0.005)
+
+
+def test_mixtral_dimensions_give_the_published_size():
+    m = compose_job(["model=mixtral_8x7b", "framework=megatron"]).model
+    kv_size = m.hidden_size // m.num_attention_heads * m.num_query_groups
+    attention = 2 * m.hidden_size**2 + 2 * m.hidden_size * kv_size
+    expert = 3 * m.hidden_size * m.ffn_hidden_size
+
+    def parameters(num_experts):
+        return m.num_layers * (attention + num_experts * expert) + 2 * m.vocab_size * m.hidden_size
+
+    assert parameters(m.num_experts) == pytest.approx(46.7e9, rel=0.005)  # Jiang et al. 2024: 47B
+    assert parameters(m.moe_router_topk) == pytest.approx(12.9e9, rel=0.005)  # active: 13B
 
 
 def test_a_cluster_implies_its_gpu_unless_one_is_given():
@@ -106,6 +136,30 @@ def test_readme_example_of_predict():
             "framework=pipeline model=llama3_8b framework.pp=4 framework.options.schedule=GPipe",
             ["--pipeline-parallel-size", "4", "--schedule=GPipe", "--global-batch-size", "64"],
         ),
+        (
+            "framework=context_parallel model=llama3_8b framework.cp=8 framework.global_batch_size=2",
+            ["--context-parallel-size", "8", "--global-batch-size", "2"],
+        ),
+        (
+            "framework=megatron model=mixtral_8x7b framework.ep=4 framework.cp=2",
+            ["--num-experts", "--moe-router-topk", "--expert-model-parallel-size", "4", "2"],
+        ),
+        (
+            "framework=deepspeed framework.options.zero_stage=3 framework.recompute=full",
+            ["--zero-stage=3", "--recompute", "full"],
+        ),
+        ("framework=deepspeed +framework.options.offload_optimizer=true", ["--offload-optimizer"]),
+        (
+            "framework=torchtitan model=llama3_8b framework.tp=2 framework.pp=4",
+            ["--tensor-parallel-size", "2", "--pipeline-parallel-size", "4", "--cuda-graphs"],
+        ),
+        ("framework=lightning framework.options.strategy=fsdp", ["--strategy=fsdp"]),
+        (
+            "framework=hf_trainer model=mixtral_8x7b framework.global_batch_size=32",
+            ["mixtral", "--num_experts", "8", "--gradient_accumulation_steps", "4", "--bf16"],
+        ),
+        ("framework=timm model=resnet50 framework.precision=fp16", ["resnet50", "float16", "--batch-size"]),
+        ("framework=timm model=vit_base model.num_layers=6", ["vit_base_patch16_224", "--depth", "6"]),
     ],
 )
 def test_options_of_one_script_reach_it(overrides, options):
@@ -128,7 +182,15 @@ def test_options_of_one_script_reach_it(overrides, options):
         (["model=resnet50"], ["framework=fsdp2", "resnet", "framework=ddp"]),
         (["framework.precision=fp16"], ["framework.precision=fp16", "bf16, fp32"]),
         (["framework.recompute=some"], ["framework.recompute=some", "selective"]),
-        (["framework.tp=2"], ["framework.tp=2", "framework=megatron"]),
+        (["framework.tp=2"], ["framework.tp=2", "framework=tensor_parallel or framework=megatron"]),
+        (["framework.sequence_parallel=true"], ["sequence_parallel=true", "framework=megatron"]),
+        (["framework=megatron", "framework.ep=2"], ["framework.ep=2", "model.num_experts"]),
+        (["model=mixtral_8x7b"], ["num_experts=8", "framework=megatron or framework=hf_trainer"]),
+        (["model=mixtral_8x7b", "framework=megatron", "framework.ep=3"], ["framework.ep=3", "num_experts=8"]),
+        (
+            ["model=resnet50", "framework=timm", "framework.global_batch_size=2048"],
+            ["global_batch_size=2048", "one micro-batch"],
+        ),
         (["framework=megatron", "framework.tp=3"], ["framework.tp=3", "world size 8"]),
         (["framework=megatron", "framework.tp=8", "model.num_attention_heads=4"], ["num_attention_heads=4"]),
         (
