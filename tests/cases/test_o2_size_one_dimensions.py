@@ -1,6 +1,6 @@
 """Case O2: a mesh with dimensions of size one (pytorch/torchtitan issues 2236 and 2275).
 
-The pipelined half of the case, FSDP 2 x PP 2, is in tests/frameworks/test_pipeline.py.
+torchtitan itself is in test_o2_torchtitan.py.
 """
 
 from pathlib import Path
