@@ -76,13 +76,14 @@ def capture_command(
     mode: str = "auto",
     world_size: int | None = None,
     ranks: tuple[int, ...] | None = None,
+    timeout_s: float = 600,
 ) -> CapturedJob:
     """Captures a command, strictly: a call that is not emulated fails it.
 
     ``overrides`` choose GPU and cluster (``gpu=a100_sxm_80gb``, ``cluster=dgx_a100``); H100s otherwise.
     """
     gpu, cluster, capture = compose_target(overrides)
-    capture = replace(capture, mode=mode, warmup_iterations=2, iterations=1, timeout_s=600, strict=True)
+    capture = replace(capture, mode=mode, warmup_iterations=2, iterations=1, timeout_s=timeout_s, strict=True)
     run = run_of_command(command, gpu, cluster, capture, world_size)
     capture_run(run, trace_dir, ranks=ranks)
     return CapturedJob(trace_dir)
