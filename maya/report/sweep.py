@@ -39,7 +39,8 @@ def _job_report(job: JobConfig, folder: Path) -> JobReport:
 def recipe(job: JobConfig) -> str:
     """A recipe in a few words, e.g. "megatron tp2 pp2 dp2, 8 x 2": micro-batches by their size."""
     framework = job.framework
-    degrees = {"tp": framework.tp, "pp": framework.pp, "vpp": framework.vpp, "dp": data_parallel_size(job)}
+    degrees = {key: getattr(framework, key) for key in ("tp", "pp", "vpp", "cp", "ep")}
+    degrees["dp"] = data_parallel_size(job)
     words = [framework.name, *(f"{key}{value}" for key, value in degrees.items() if value > 1)]
     if framework.recompute != "none":
         words.append(f"recompute={framework.recompute}")
