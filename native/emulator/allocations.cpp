@@ -1,5 +1,6 @@
 #include "allocations.h"
 
+#include <errno.h>
 #include <sys/mman.h>
 
 #include <array>
@@ -28,6 +29,7 @@ std::array<std::atomic<int64_t>, kMaxDevices> bytes_used, peak_bytes_used;
 // of one program see the same addresses. 2^45 to 2^46 is free in Linux processes. The upper
 // half is not usual as a size, so that two 32-bit sizes beside each other do not look like an address.
 constexpr uintptr_t kFirstAddress = 0x2acd'0000'0000;
+constexpr uintptr_t kEndAddress = uintptr_t{1} << 46;
 std::atomic<uintptr_t> next_address{kFirstAddress};
 
 }  // namespace
@@ -47,13 +49,22 @@ bool is_emulated_address(uintptr_t address) {
 }
 
 void* map_pages(size_t bytes, bool is_accessible) {
+  if (bytes > kEndAddress - kFirstAddress) return nullptr;
   size_t mapped_bytes = round_to_pages(bytes);
   int protection = is_accessible ? PROT_READ | PROT_WRITE : PROT_NONE;
   constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
   for (int attempt = 0; attempt < 64; ++attempt) {
-    uintptr_t wanted = next_address.fetch_add(mapped_bytes);
+    uintptr_t wanted = next_address.load();
+    do {
+      if (wanted + mapped_bytes > kEndAddress) return nullptr;
+    } while (!next_address.compare_exchange_weak(wanted, wanted + mapped_bytes));
     void* address = mmap(reinterpret_cast<void*>(wanted), mapped_bytes, protection, kFlags, -1, 0);
-    if (address == MAP_FAILED) continue;
+    if (address == MAP_FAILED) {
+      if (errno == EEXIST) continue;
+      uintptr_t end = wanted + mapped_bytes;  // what has no room must not use up the addresses
+      next_address.compare_exchange_strong(end, wanted);
+      return nullptr;
+    }
     // One touched byte must not cost a huge page.
     madvise(address, mapped_bytes, MADV_NOHUGEPAGE);
     return address;
@@ -69,14 +80,24 @@ void add_allocation(const AllocationEntry& entry) {
   t.entries[entry.allocation.address] = entry;
 }
 
-bool remove_allocation(const void* address, AllocationEntry* entry) {
+bool remove_allocation(const void* address, ReleasedBy released_by, AllocationEntry* entry) {
   Table& t = table();
   std::lock_guard lock(t.mutex);
   auto found = t.entries.find(reinterpret_cast<uintptr_t>(address));
-  if (found == t.entries.end()) return false;
+  if (found == t.entries.end() || found->second.released_by != released_by) return false;
   *entry = found->second;
   t.entries.erase(found);
   return true;
+}
+
+bool overlaps_allocation(uintptr_t address, size_t bytes) {
+  Table& t = table();
+  std::lock_guard lock(t.mutex);
+  auto after = t.entries.lower_bound(address);
+  if (after != t.entries.end() && after->first - address < bytes) return true;
+  if (after == t.entries.begin()) return false;
+  const Allocation& before = std::prev(after)->second.allocation;
+  return address - before.address < before.bytes;
 }
 
 Allocation find_allocation(const void* pointer) {
@@ -99,7 +120,7 @@ bool take_device_bytes(int device, int64_t bytes) {
   auto& used = bytes_used[static_cast<size_t>(device)];
   int64_t before = used.load();
   do {
-    if (before + bytes > device_bytes_capacity(device)) return false;
+    if (bytes > device_bytes_capacity(device) - before) return false;
   } while (!used.compare_exchange_weak(before, before + bytes));
   raise_to(peak_bytes_used[static_cast<size_t>(device)], before + bytes);
   return true;

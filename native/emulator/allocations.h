@@ -14,20 +14,24 @@ namespace maya {
 inline constexpr size_t kDevicePageBytes = 2 << 20;
 size_t round_to_pages(size_t bytes);
 
+// The call that ends an allocation; others are told that they do not know the address.
+enum class ReleasedBy { free, free_host, unregister, unmap, ipc_close, nothing };
+
 struct AllocationEntry {
   Allocation allocation;
   trace::Memory memory = trace::Memory::device;
   size_t device_bytes = 0;  // of the capacity
-  bool is_owned = true;     // false for host memory that was only registered
+  ReleasedBy released_by = ReleasedBy::free;
 };
 
-// Anonymous memory without reserve, aligned to device pages; null when the process has no room.
+// Anonymous memory without reserve, aligned to device pages; null when the process has no room for it.
 void* map_pages(size_t bytes, bool is_accessible);
 void unmap_pages(void* address, size_t bytes);
 
 void add_allocation(const AllocationEntry& entry);
-// Takes out the allocation that begins at `address`; false when there is none.
-bool remove_allocation(const void* address, AllocationEntry* entry);
+// Takes out the allocation that begins at `address`; false when there is none that this call ends.
+bool remove_allocation(const void* address, ReleasedBy released_by, AllocationEntry* entry);
+bool overlaps_allocation(uintptr_t address, size_t bytes);
 
 // Whether an address was handed out by map_pages, now or earlier.
 bool is_emulated_address(uintptr_t address);

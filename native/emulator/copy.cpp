@@ -53,7 +53,7 @@ bool blocks_host(MemcpyDirection direction, bool is_pinned, bool is_synchronous,
   }
 }
 
-// Contents of private pages read as zero after they were handed back; the rest of the range is written.
+// Pages that were handed back read as zero, those of shared files once a hole is there; the rest is written.
 void zero_without_touching(void* address, size_t bytes) {
   static const uintptr_t page_bytes = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   auto begin = reinterpret_cast<uintptr_t>(address);
@@ -65,16 +65,26 @@ void zero_without_touching(void* address, size_t bytes) {
   }
   memset(address, 0, first - begin);
   memset(reinterpret_cast<void*>(last), 0, end - last);
-  madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+  void* pages = reinterpret_cast<void*>(first);
+  if (madvise(pages, last - first, MADV_REMOVE) != 0) madvise(pages, last - first, MADV_DONTNEED);
 }
 
-// Whether rows lie in memory that was allocated, where the first one begins in memory of a device.
+// Whether rows lie in memory that the first one begins in; pageable memory is not known.
 bool is_inside(const void* pointer, const Allocation& allocation, const Rows& rows, size_t pitch_bytes) {
-  if (allocation.space != Space::device) return true;
-  const size_t bytes = pitch_bytes * (rows.height - 1) + rows.width_bytes;
-  const bool is_in_one =
-      reinterpret_cast<uintptr_t>(pointer) + bytes <= allocation.address + allocation.bytes;
-  return is_in_one || is_accessible(pointer, bytes);
+  const auto address = reinterpret_cast<uintptr_t>(pointer);
+  if (allocation.space == Space::unknown) return !is_emulated_address(address);  // else it was freed
+  size_t bytes;
+  if (__builtin_mul_overflow(pitch_bytes, rows.height - 1, &bytes) ||
+      __builtin_add_overflow(bytes, rows.width_bytes, &bytes)) {
+    return false;
+  }
+  return bytes <= allocation.address + allocation.bytes - address || is_accessible(pointer, bytes);
+}
+
+// Launches of a graph find the memory of a captured copy freed, where the program has made a mistake.
+bool is_still_there(const Allocation& allocation) {
+  if (allocation.space == Space::unknown) return true;
+  return find_allocation(reinterpret_cast<const void*>(allocation.address)).space != Space::unknown;
 }
 
 void move_rows(void* target, const void* source, const Rows& rows, MemcpyDirection direction) {
@@ -127,16 +137,22 @@ void fill_now(void* target, unsigned value, size_t element_bytes, size_t count) 
 
 cudaError_t copy_rows(void* target, const void* source, const Rows& rows, cudaMemcpyKind kind,
                       CUstream stream, bool is_synchronous) {
-  size_t bytes = rows.width_bytes * rows.height;
+  size_t bytes;
+  if (kind < cudaMemcpyHostToHost || kind > cudaMemcpyDefault) return cudaErrorInvalidMemcpyDirection;
+  if (__builtin_mul_overflow(rows.width_bytes, rows.height, &bytes)) return cudaErrorInvalidValue;
+  if (rows.target_pitch_bytes < rows.width_bytes || rows.source_pitch_bytes < rows.width_bytes)
+    return cudaErrorInvalidPitchValue;
   if (bytes == 0) return cudaSuccess;
   if (target == nullptr || source == nullptr) return cudaErrorInvalidValue;
-  if (!is_alive(stream)) return cudaErrorInvalidResourceHandle;
+  if (cudaError_t result = check_stream(stream); result != cudaSuccess) return result;
   if (is_synchronous && is_unsafe_in_capture()) return cudaErrorStreamCaptureUnsupported;
   use_context(current_device());
   Allocation to = find_allocation(target), from = find_allocation(source);
   MemcpyDirection direction = direction_of(to, from);
   if (kind == cudaMemcpyHostToDevice && is_host(to)) return cudaErrorInvalidValue;
   if (kind == cudaMemcpyDeviceToHost && is_host(from)) return cudaErrorInvalidValue;
+  if (kind == cudaMemcpyDeviceToDevice && (to.space == Space::unknown || from.space == Space::unknown))
+    return cudaErrorInvalidValue;
   if (!is_inside(target, to, rows, rows.target_pitch_bytes) ||
       !is_inside(source, from, rows, rows.source_pitch_bytes)) {
     return cudaErrorInvalidValue;
@@ -153,7 +169,9 @@ cudaError_t copy_rows(void* target, const void* source, const Rows& rows, cudaMe
     complete_pending_collectives(source, bytes);
     complete_pending_collectives(target, bytes);
   }
-  run_or_capture(stream, [=] { move_rows(target, source, rows, direction); });
+  run_or_capture(stream, [=] {
+    if (is_still_there(to) && is_still_there(from)) move_rows(target, source, rows, direction);
+  });
   return cudaSuccess;
 }
 
@@ -164,23 +182,26 @@ cudaError_t copy(void* target, const void* source, size_t bytes, cudaMemcpyKind 
 
 cudaError_t fill(void* target, unsigned value, size_t element_bytes, size_t count, CUstream stream,
                  bool is_synchronous) {
-  size_t bytes = element_bytes * count;
+  size_t bytes;
+  if (__builtin_mul_overflow(element_bytes, count, &bytes)) return cudaErrorInvalidValue;
   if (bytes == 0) return cudaSuccess;
-  if (target == nullptr) return cudaErrorInvalidValue;
-  if (!is_alive(stream)) return cudaErrorInvalidResourceHandle;
-  if (!is_inside(target, find_allocation(target), {bytes, 1, bytes, bytes}, bytes))
+  if (cudaError_t result = check_stream(stream); result != cudaSuccess) return result;
+  const Allocation to = find_allocation(target);
+  if (to.space == Space::unknown || !is_inside(target, to, {bytes, 1, bytes, bytes}, bytes))
     return cudaErrorInvalidValue;
   if (is_synchronous && is_unsafe_in_capture()) return cudaErrorStreamCaptureUnsupported;
   use_context(current_device());
   {
     Call call;
     // Only fills of host memory hold the host up (CUDA API reference, "API synchronization behavior").
-    bool is_blocking = is_synchronous && is_host(find_allocation(target));
+    bool is_blocking = is_synchronous && is_host(to);
     call.record(Kind::memset, {stream_id(stream), static_cast<int64_t>(bytes), is_blocking});
   }
   UntimedSection untimed;
   complete_pending_collectives(target, bytes);
-  run_or_capture(stream, [=] { fill_now(target, value, element_bytes, count); });
+  run_or_capture(stream, [=] {
+    if (is_still_there(to)) fill_now(target, value, element_bytes, count);
+  });
   return cudaSuccess;
 }
 

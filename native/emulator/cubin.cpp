@@ -3,6 +3,7 @@
 #include <elf.h>
 #include <string.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string_view>
 
@@ -48,12 +49,27 @@ void read_parameters(const char* data, size_t bytes, CubinKernel* kernel) {
   });
 }
 
+bool is_cubin(const char* base) { return memcmp(base, ELFMAG, SELFMAG) == 0 && base[EI_CLASS] == ELFCLASS64; }
+
 }  // namespace
+
+size_t cubin_bytes(const void* image) {
+  auto* base = static_cast<const char*>(image);
+  if (!is_cubin(base)) return 0;
+  auto* header = reinterpret_cast<const Elf64_Ehdr*>(base);
+  auto* sections = reinterpret_cast<const Elf64_Shdr*>(base + header->e_shoff);
+  size_t end = std::max(header->e_shoff + header->e_shnum * sizeof(Elf64_Shdr),
+                        header->e_phoff + header->e_phnum * sizeof(Elf64_Phdr));
+  for (int i = 0; i < header->e_shnum; ++i) {
+    if (sections[i].sh_type != SHT_NOBITS) end = std::max(end, sections[i].sh_offset + sections[i].sh_size);
+  }
+  return end;
+}
 
 std::map<std::string, CubinKernel> read_cubin(const void* image) {
   std::map<std::string, CubinKernel> kernels;
   auto* base = static_cast<const char*>(image);
-  if (memcmp(base, ELFMAG, SELFMAG) != 0 || base[EI_CLASS] != ELFCLASS64) return kernels;
+  if (!is_cubin(base)) return kernels;
   auto* header = reinterpret_cast<const Elf64_Ehdr*>(base);
   auto* sections = reinterpret_cast<const Elf64_Shdr*>(base + header->e_shoff);
   const char* names = base + sections[header->e_shstrndx].sh_offset;

@@ -17,4 +17,7 @@ struct CubinKernel {
 // Empty when `image` is no 64-bit ELF file (PTX, a fat binary).
 std::map<std::string, CubinKernel> read_cubin(const void* image);
 
+// Length of the file: where the last of its parts ends; 0 when it is no 64-bit ELF file.
+size_t cubin_bytes(const void* image);
+
 }  // namespace maya

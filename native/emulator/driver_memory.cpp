@@ -16,17 +16,21 @@ namespace {
 
 using trace::Memory;
 
+constexpr size_t kMaxRangeBytes = size_t{1} << 46;
+
 // Physical memory made by cuMemCreate; given back when its handle is released and it is mapped nowhere.
 struct PhysicalMemory {
   size_t bytes;
   CUmemAllocationProp properties;
-  int num_references;  // handle and mappings
+  int num_handles;  // created or retained, and not released
+  int num_mappings;
 };
 
 struct VirtualMemory {
   std::mutex mutex;
   std::map<CUmemGenericAllocationHandle, PhysicalMemory> physical;
   std::map<CUdeviceptr, CUmemGenericAllocationHandle> mappings;
+  std::map<CUdeviceptr, size_t> reservations;  // bytes by address
   CUmemGenericAllocationHandle next_handle = 1;
 };
 
@@ -37,16 +41,26 @@ VirtualMemory& virtual_memory() {
 
 void* pointer(CUdeviceptr address) { return reinterpret_cast<void*>(address); }
 
-void drop_reference(VirtualMemory& all, CUmemGenericAllocationHandle handle) {
+void give_back_if_unused(VirtualMemory& all, CUmemGenericAllocationHandle handle) {
   auto found = all.physical.find(handle);
-  if (--found->second.num_references > 0) return;
+  if (found->second.num_handles > 0 || found->second.num_mappings > 0) return;
   give_device_bytes(found->second.properties.location.id, static_cast<int64_t>(found->second.bytes));
   all.physical.erase(found);
 }
 
+// A range that programs may reserve, map or unmap: whole pages of a sane size.
+bool is_range(size_t bytes) { return bytes > 0 && bytes % kDevicePageBytes == 0 && bytes <= kMaxRangeBytes; }
+
+bool is_reserved(const VirtualMemory& all, CUdeviceptr address, size_t bytes) {
+  auto after = all.reservations.upper_bound(address);
+  if (after == all.reservations.begin()) return false;
+  auto [begin, reserved_bytes] = *std::prev(after);
+  return bytes <= reserved_bytes && address - begin <= reserved_bytes - bytes;
+}
+
 cudaError_t create_physical(CUmemGenericAllocationHandle* handle, size_t bytes,
                             const CUmemAllocationProp& properties) {
-  if (bytes == 0 || bytes % kDevicePageBytes != 0) return cudaErrorInvalidValue;
+  if (handle == nullptr || !is_range(bytes)) return cudaErrorInvalidValue;
   int device = properties.location.id;
   if (device < 0 || device >= num_devices()) return cudaErrorInvalidDevice;
   use_context(device);
@@ -59,7 +73,7 @@ cudaError_t create_physical(CUmemGenericAllocationHandle* handle, size_t bytes,
   VirtualMemory& all = virtual_memory();
   std::lock_guard lock(all.mutex);
   *handle = all.next_handle++;
-  all.physical[*handle] = {bytes, properties, 1};
+  all.physical[*handle] = {bytes, properties, 1, 0};
   return cudaSuccess;
 }
 
@@ -68,34 +82,45 @@ cudaError_t map_physical(CUdeviceptr address, size_t bytes, CUmemGenericAllocati
   VirtualMemory& all = virtual_memory();
   std::lock_guard lock(all.mutex);
   auto found = all.physical.find(handle);
-  if (found == all.physical.end() || bytes > found->second.bytes) return cudaErrorInvalidValue;
+  if (found == all.physical.end() || found->second.num_handles == 0 || !is_range(bytes) ||
+      bytes > found->second.bytes || address % kDevicePageBytes != 0 || !is_reserved(all, address, bytes) ||
+      overlaps_allocation(address, bytes)) {
+    return cudaErrorInvalidValue;
+  }
   if (mprotect(pointer(address), bytes, PROT_READ | PROT_WRITE) != 0) return cudaErrorInvalidValue;
-  ++found->second.num_references;
+  ++found->second.num_mappings;
   all.mappings[address] = handle;
   AllocationEntry entry;
   entry.allocation = {address, bytes, Space::device, found->second.properties.location.id};
   entry.memory = Memory::virtual_mapping;
-  entry.is_owned = false;
+  entry.released_by = ReleasedBy::unmap;
   add_allocation(entry);
   call.record(Kind::malloc, {static_cast<int64_t>(address), static_cast<int64_t>(bytes),
                              static_cast<int64_t>(Memory::virtual_mapping), 0});
   return cudaSuccess;
 }
 
-// The range may cover several whole mappings.
+// Whether the range is made of whole mappings, one or several.
+bool is_mapped(const VirtualMemory& all, CUdeviceptr address, size_t bytes) {
+  CUdeviceptr at = address;
+  while (at < address + bytes && all.mappings.contains(at)) at += find_allocation(pointer(at)).bytes;
+  return at == address + bytes;
+}
+
 cudaError_t unmap_physical(CUdeviceptr address, size_t bytes) {
   Call call;
   VirtualMemory& all = virtual_memory();
   std::lock_guard lock(all.mutex);
+  if (!is_range(bytes) || !is_mapped(all, address, bytes)) return cudaErrorInvalidValue;
   for (CUdeviceptr at = address; at < address + bytes;) {
     AllocationEntry entry;
     auto mapping = all.mappings.find(at);
-    if (mapping == all.mappings.end() || !remove_allocation(pointer(at), &entry))
-      return cudaErrorInvalidValue;
+    remove_allocation(pointer(at), ReleasedBy::unmap, &entry);
     forget_known_bytes(pointer(at), entry.allocation.bytes);
     madvise(pointer(at), entry.allocation.bytes, MADV_DONTNEED);
     mprotect(pointer(at), entry.allocation.bytes, PROT_NONE);
-    drop_reference(all, mapping->second);
+    --all.physical[mapping->second].num_mappings;
+    give_back_if_unused(all, mapping->second);
     all.mappings.erase(mapping);
     call.record(Kind::free, {static_cast<int64_t>(at), static_cast<int64_t>(entry.allocation.bytes),
                              static_cast<int64_t>(Memory::virtual_mapping), 0});
@@ -184,10 +209,8 @@ CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream stream) {
   return driver_result(
       maya::allocate_device(reinterpret_cast<void**>(address), bytes, Memory::stream_ordered, stream));
 }
-CUresult cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsigned /*flags*/) {
-  MAYA_COUNT_CALL();
-  return driver_result(
-      maya::allocate_device(reinterpret_cast<void**>(address), bytes, Memory::managed, nullptr));
+CUresult cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsigned flags) {
+  return driver_result(cudaMallocManaged(reinterpret_cast<void**>(address), bytes, flags));
 }
 CUresult cuMemAllocHost(void** address, size_t bytes) {
   MAYA_COUNT_CALL();
@@ -199,15 +222,15 @@ CUresult cuMemHostAlloc(void** address, size_t bytes, unsigned /*flags*/) {
 }
 CUresult cuMemFree(CUdeviceptr address) {
   MAYA_COUNT_CALL();
-  return driver_result(maya::free_memory(pointer(address), nullptr));
+  return driver_result(maya::free_memory(pointer(address)));
 }
 CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
   MAYA_COUNT_CALL();
-  return driver_result(maya::free_memory(pointer(address), stream));
+  return driver_result(maya::free_async(pointer(address), stream));
 }
 CUresult cuMemFreeHost(void* address) {
   MAYA_COUNT_CALL();
-  return driver_result(maya::free_memory(address, nullptr));
+  return driver_result(maya::free_host(address));
 }
 CUresult cuMemHostRegister(void* address, size_t bytes, unsigned /*flags*/) {
   MAYA_COUNT_CALL();
@@ -316,27 +339,40 @@ CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocatio
 CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t /*alignment*/, CUdeviceptr /*hint*/,
                              unsigned long long /*flags*/) {
   MAYA_COUNT_CALL();
-  if (bytes == 0 || bytes % maya::kDevicePageBytes != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (address == nullptr || !maya::is_range(bytes)) return CUDA_ERROR_INVALID_VALUE;
   void* range = maya::map_pages(bytes, false);
+  if (range == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
   *address = reinterpret_cast<CUdeviceptr>(range);
-  return range != nullptr ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+  maya::VirtualMemory& all = maya::virtual_memory();
+  std::lock_guard lock(all.mutex);
+  all.reservations[*address] = bytes;
+  return CUDA_SUCCESS;
 }
 CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
   MAYA_COUNT_CALL();
+  maya::VirtualMemory& all = maya::virtual_memory();
+  std::lock_guard lock(all.mutex);
+  auto found = all.reservations.find(address);
+  if (found == all.reservations.end() || found->second != bytes) return CUDA_ERROR_INVALID_VALUE;
+  if (maya::overlaps_allocation(address, bytes)) return CUDA_ERROR_INVALID_VALUE;  // still mapped
+  all.reservations.erase(found);
   maya::unmap_pages(pointer(address), bytes);
   return CUDA_SUCCESS;
 }
 CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes,
                      const CUmemAllocationProp* properties, unsigned long long /*flags*/) {
   MAYA_COUNT_CALL();
+  if (properties == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return driver_result(maya::create_physical(handle, bytes, *properties));
 }
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   MAYA_COUNT_CALL();
   maya::VirtualMemory& all = maya::virtual_memory();
   std::lock_guard lock(all.mutex);
-  if (!all.physical.contains(handle)) return CUDA_ERROR_INVALID_VALUE;
-  maya::drop_reference(all, handle);
+  auto found = all.physical.find(handle);
+  if (found == all.physical.end() || found->second.num_handles == 0) return CUDA_ERROR_INVALID_VALUE;
+  --found->second.num_handles;
+  maya::give_back_if_unused(all, handle);
   return CUDA_SUCCESS;
 }
 CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
@@ -356,7 +392,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void*
   auto mapping = all.mappings.find(maya::find_allocation(address).address);
   if (mapping == all.mappings.end()) return CUDA_ERROR_INVALID_VALUE;
   *handle = mapping->second;
-  ++all.physical[*handle].num_references;
+  ++all.physical[*handle].num_handles;
   return CUDA_SUCCESS;
 }
 CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties,

@@ -77,7 +77,8 @@ cudaError_t destroy_event(CUevent event) {
 }
 
 cudaError_t record_event(CUevent event, CUstream stream, unsigned flags) {
-  if (!is_alive(event) || !is_alive(stream)) return cudaErrorInvalidResourceHandle;
+  if (!is_alive(event)) return cudaErrorInvalidResourceHandle;
+  if (cudaError_t result = check_stream(stream); result != cudaSuccess) return result;
   bool is_external = (flags & cudaEventRecordExternal) != 0;
   bool is_reserved_stream = reinterpret_cast<uintptr_t>(stream) <= 2;
   int device = is_reserved_stream ? current_device() : stream->device;
@@ -123,6 +124,7 @@ cudaError_t synchronize_event(CUevent event) {
 cudaError_t elapsed_time(float* milliseconds, CUevent start, CUevent end) {
   if (!is_alive(start) || !is_alive(end) || milliseconds == nullptr) return cudaErrorInvalidResourceHandle;
   if (((start->flags | end->flags) & cudaEventDisableTiming) != 0) return cudaErrorInvalidResourceHandle;
+  if (start->capture != nullptr || end->capture != nullptr) return cudaErrorCapturedEvent;
   if (start->version == 0 || end->version == 0) return cudaErrorInvalidResourceHandle;
   int64_t elapsed_ns = end->device_clock_ns - start->device_clock_ns;
   elapsed_ns += elapsed_ns < 0 ? -kEventResolutionNs : kEventResolutionNs;

@@ -13,8 +13,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "../trace/hash.h"
 #include "device.h"
-#include "hash.h"
 #include "recorder.h"
 
 namespace maya::exchange {

@@ -128,6 +128,8 @@ void add_step(CUstream_st* stream, Step step) {
 
 cudaError_t begin_capture(CUstream stream, CUgraph graph, cudaStreamCaptureMode mode) {
   if (reinterpret_cast<uintptr_t>(stream) <= 1) return cudaErrorStreamCaptureUnsupported;
+  if (!is_alive(stream)) return cudaErrorInvalidResourceHandle;
+  if (mode < cudaStreamCaptureModeGlobal || mode > cudaStreamCaptureModeRelaxed) return cudaErrorInvalidValue;
   CUstream_st* origin = stream_object(stream);
   if (origin->capture != nullptr) return cudaErrorIllegalState;
   use_context(current_device());
@@ -164,7 +166,22 @@ bool all_joined(const Capture& capture) {
   return true;
 }
 
+// No stream records into the capture any more. It stays allocated: events may still refer to it.
+void close_capture(Capture* capture) {
+  for (CUstream_st* member : capture->streams) {
+    if (member->capture != capture) continue;
+    member->capture = nullptr;
+    member->capture_tail.clear();
+  }
+  Captures& all = captures();
+  std::lock_guard lock(all.mutex);
+  std::erase(all.open, capture);
+  --open_captures;
+}
+
 cudaError_t end_capture(CUstream stream, CUgraph* graph) {
+  if (graph == nullptr) return cudaErrorInvalidValue;
+  if (!is_alive(stream)) return cudaErrorInvalidResourceHandle;
   CUstream_st* origin = stream_object(stream);
   Capture* capture = origin->capture;
   if (capture == nullptr) return cudaErrorIllegalState;
@@ -174,18 +191,10 @@ cudaError_t end_capture(CUstream stream, CUgraph* graph) {
   }
   Call call;
   bool is_joined = all_joined(*capture);
-  for (CUstream_st* member : capture->streams) {
-    member->capture = nullptr;
-    member->capture_tail.clear();
-  }
-  Captures& all = captures();
-  std::lock_guard lock(all.mutex);
-  std::erase(all.open, capture);
-  --open_captures;
+  close_capture(capture);
   capture->graph->num_lanes = static_cast<int>(capture->streams.size());
   bool is_valid = capture->is_valid;
   *graph = is_valid && is_joined ? capture->graph : nullptr;
-  // The capture stays allocated: events recorded in it may still refer to it.
   if (!is_valid) return cudaErrorStreamCaptureInvalidated;
   return is_joined ? cudaSuccess : cudaErrorStreamCaptureUnjoined;
 }
@@ -234,6 +243,7 @@ void replay_step(Call& call, CUgraphExec executable, const Step& step, int64_t s
 
 cudaError_t launch(CUgraphExec executable, CUstream stream) {
   if (executable == nullptr) return cudaErrorInvalidValue;
+  if (cudaError_t result = check_stream(stream); result != cudaSuccess) return result;
   {
     Call call;
     call.record(Kind::graph_launch, {stream_id(stream), executable->id, executable->num_operations});
@@ -299,17 +309,37 @@ bool is_unsafe_in_capture() {
   if (num_captures_open() == 0 || thread_mode == cudaStreamCaptureModeRelaxed) return false;
   Captures& all = captures();
   std::lock_guard lock(all.mutex);
+  bool is_unsafe = false;
   for (Capture* capture : all.open) {
     bool is_own = capture->thread == gettid();
     bool is_forbidden =
         is_own ? capture->mode != cudaStreamCaptureModeRelaxed
                : thread_mode == cudaStreamCaptureModeGlobal && capture->mode == cudaStreamCaptureModeGlobal;
-    if (is_forbidden) {
+    if (!is_forbidden) continue;
+    capture->is_valid = false;
+    is_unsafe = true;
+  }
+  return is_unsafe;
+}
+
+// Source: CUDA Programming Guide, CUDA graphs, prohibited operations.
+bool legacy_stream_is_unsafe() {
+  if (num_captures_open() == 0) return false;
+  Captures& all = captures();
+  std::lock_guard lock(all.mutex);
+  bool is_unsafe = false;
+  for (Capture* capture : all.open) {
+    for (CUstream_st* stream : capture->streams) {
+      if ((stream->flags & cudaStreamNonBlocking) != 0) continue;
       capture->is_valid = false;
-      return true;
+      is_unsafe = true;
     }
   }
-  return false;
+  return is_unsafe;
+}
+
+void abandon_capture(CUstream stream) {
+  if (stream->capture != nullptr && stream->capture->origin == stream) close_capture(stream->capture);
 }
 
 void invalidate_capture(CUstream stream) { stream_object(stream)->capture->is_valid = false; }
@@ -360,6 +390,11 @@ bool capture_event_wait(CUstream stream, CUevent event, bool is_external, cudaEr
   }
   if (object->capture == nullptr) {
     if (capture->origin->capture != capture) return true;  // that capture has ended
+    if (reinterpret_cast<uintptr_t>(stream) <= 1) {        // which never captures
+      capture->is_valid = false;
+      *result = cudaErrorStreamCaptureUnsupported;
+      return true;
+    }
     object->capture = capture;
     object->capture_tail.clear();
     if (lane_of(*capture, object) == static_cast<int>(capture->streams.size()))
@@ -389,6 +424,7 @@ cudaError_t cudaStreamBeginCaptureToGraph(cudaStream_t stream, cudaGraph_t graph
                                           const cudaGraphEdgeData* /*edges*/, size_t num_dependencies,
                                           cudaStreamCaptureMode mode) {
   MAYA_COUNT_CALL();
+  if (graph == nullptr) return runtime_result(cudaErrorInvalidValue);
   cudaError_t result = maya::begin_capture(stream, graph, mode);
   if (result == cudaSuccess) {
     maya::stream_object(stream)->capture_tail.assign(dependencies, dependencies + num_dependencies);
@@ -401,6 +437,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
   MAYA_COUNT_CALL();
+  if (cudaError_t result = maya::check_stream(stream); result != cudaSuccess) return runtime_result(result);
   if (!maya::is_capturing(stream)) {
     *status = cudaStreamCaptureStatusNone;
   } else {
@@ -420,7 +457,7 @@ cudaError_t MAYA_WITH_EDGES(cudaStreamGetCaptureInfo,
                             _v3)(cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id,
                                  cudaGraph_t* graph, const cudaGraphNode_t** dependencies,
                                  const cudaGraphEdgeData** edges, size_t* num_dependencies) {
-  cudaStreamIsCapturing(stream, status);
+  if (cudaError_t result = cudaStreamIsCapturing(stream, status); result != cudaSuccess) return result;
   if (*status != cudaStreamCaptureStatusActive) return cudaSuccess;
   CUstream_st* object = maya::stream_object(stream);
   if (id != nullptr) *id = object->capture->id;
@@ -521,6 +558,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
   MAYA_COUNT_CALL();
+  if (executable == nullptr) return runtime_result(cudaErrorInvalidValue);
   delete executable;
   return cudaSuccess;
 }

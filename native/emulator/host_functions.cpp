@@ -105,6 +105,7 @@ extern "C" {
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
   MAYA_COUNT_CALL();
   if (function == nullptr) return runtime_result(cudaErrorInvalidValue);
+  if (cudaError_t result = maya::check_stream(stream); result != cudaSuccess) return runtime_result(result);
   {
     maya::Call call;
     call.record(maya::Kind::host_func, {maya::stream_id(stream)});
@@ -116,6 +117,7 @@ cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t call
                                   unsigned /*flags*/) {
   MAYA_COUNT_CALL();
   if (callback == nullptr) return runtime_result(cudaErrorInvalidValue);
+  if (cudaError_t result = maya::check_stream(stream); result != cudaSuccess) return runtime_result(result);
   if (maya::is_capturing(stream)) {
     maya::invalidate_capture(stream);
     return runtime_result(cudaErrorStreamCaptureUnsupported);

@@ -16,11 +16,6 @@
 namespace maya {
 namespace {
 
-constexpr int kMaxBlockThreads = 1024;
-constexpr int kWarpThreads = 32;
-constexpr int kRegistersPerSm = 65536;  // all compute capabilities from 5.0 on (CUDA Programming Guide)
-constexpr int64_t kReservedSharedBytes = 1024;  // per block, from compute capability 8.0 on
-
 // Open addressing by pointer: PyTorch registers tens of thousands of kernels while it is loaded, and
 // every launch looks one up.
 class KernelTable {
@@ -96,12 +91,20 @@ int64_t read_scalar(const void* argument, const ScalarParameter& scalar) {
   }
 }
 
-void describe(Kernel* kernel) {
+// Kernels of loaded modules share names (Triton's), so each has a text of its own, which tells its code.
+void describe(Kernel* kernel, Call& call) {
   if (!kernel->has_read_signature) {
     kernel->signature = read_signature(kernel->mangled_name);
     kernel->has_read_signature = true;
   }
-  if (kernel->name_id == 0) kernel->name_id = intern(kernel->signature.name);
+  if (kernel->name_id != 0) return;
+  if (kernel->code_hash == 0) {
+    kernel->name_id = intern(kernel->signature.name);
+    return;
+  }
+  kernel->name_id = add_text(kernel->signature.name);
+  call.record(Kind::code, {kernel->name_id, static_cast<int64_t>(kernel->code_hash), kernel->num_registers,
+                           kernel->static_shared_bytes});
 }
 
 cudaError_t check_shape(const Kernel& kernel, const LaunchShape& shape) {
@@ -112,7 +115,8 @@ cudaError_t check_shape(const Kernel& kernel, const LaunchShape& shape) {
   if (g.x == 0 || g.y == 0 || g.z == 0 || g.x > 0x7fffffffu || g.y > 65535 || g.z > 65535) {
     return cudaErrorInvalidConfiguration;
   }
-  if (static_cast<int64_t>(shape.shared_bytes) > dynamic_shared_limit(kernel)) return cudaErrorInvalidValue;
+  if (threads > static_cast<uint64_t>(max_block_threads(kernel))) return cudaErrorLaunchOutOfResources;
+  if (shape.shared_bytes > static_cast<uint64_t>(dynamic_shared_limit(kernel))) return cudaErrorInvalidValue;
   if (shape.is_cooperative) {
     int64_t resident =
         static_cast<int64_t>(max_blocks_per_sm(kernel, static_cast<int>(threads), shape.shared_bytes)) *
@@ -153,35 +157,15 @@ Kernel* new_kernel(const std::string& name) {
   return kernel;
 }
 
-int registers_of(const Kernel& kernel) {
-  return kernel.num_registers > 0 ? kernel.num_registers : kAssumedRegisters;
-}
-
-int64_t dynamic_shared_limit(const Kernel& kernel) {
-  return std::max(kernel.max_dynamic_shared_bytes, gpu().shared_bytes_per_block - kernel.static_shared_bytes);
-}
-
-int max_blocks_per_sm(const Kernel& kernel, int block_threads, size_t dynamic_shared_bytes) {
-  if (block_threads <= 0 || block_threads > kMaxBlockThreads) return 0;
-  int threads = (block_threads + kWarpThreads - 1) / kWarpThreads * kWarpThreads;
-  int64_t reserved = gpu().compute_major >= 8 ? kReservedSharedBytes : 0;
-  int64_t shared = static_cast<int64_t>(dynamic_shared_bytes) + kernel.static_shared_bytes + reserved;
-  int64_t blocks =
-      std::min(gpu().max_threads_per_sm / threads, kRegistersPerSm / (registers_of(kernel) * threads));
-  blocks = std::min<int64_t>(blocks, gpu().max_blocks_per_sm);
-  if (shared > 0) blocks = std::min(blocks, gpu().shared_bytes_per_sm / shared);
-  return static_cast<int>(blocks);
-}
-
 cudaError_t launch_kernel(Kernel* kernel, const LaunchShape& shape, void** arguments, CUstream stream) {
   if (kernel == nullptr) return cudaErrorInvalidDeviceFunction;
   if (num_devices() == 0) return cudaErrorNoDevice;
-  if (!is_alive(stream)) return cudaErrorInvalidResourceHandle;
+  if (cudaError_t result = check_stream(stream); result != cudaSuccess) return result;
   if (cudaError_t result = check_shape(*kernel, shape); result != cudaSuccess) return result;
   use_context(current_device());
 
   Call call;
-  describe(kernel);
+  describe(kernel, call);
   const KernelSignature& signature = kernel->signature;
   constexpr int kFixedFields = 10;
   int64_t fields[kFixedFields + kMaxScalars] = {
@@ -305,7 +289,7 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* fu
   maya::Kernel* kernel = maya::find_kernel(function);
   if (kernel == nullptr) return runtime_result(cudaErrorInvalidDeviceFunction);
   *attributes = {};
-  attributes->maxThreadsPerBlock = maya::kMaxBlockThreads;
+  attributes->maxThreadsPerBlock = maya::max_block_threads(*kernel);
   attributes->numRegs = maya::registers_of(*kernel);
   attributes->sharedSizeBytes = static_cast<size_t>(kernel->static_shared_bytes);
   attributes->maxDynamicSharedSizeBytes = static_cast<int>(maya::dynamic_shared_limit(*kernel));
@@ -342,13 +326,13 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* num_bloc
   MAYA_COUNT_CALL();
   return runtime_result(maya::occupancy(num_blocks, function, block_threads, dynamic_shared_bytes));
 }
-cudaError_t cudaOccupancyAvailableDynamicSMemPerBlock(size_t* dynamic_shared_bytes, const void* /*function*/,
-                                                      int num_blocks, int /*block_threads*/) {
+cudaError_t cudaOccupancyAvailableDynamicSMemPerBlock(size_t* dynamic_shared_bytes, const void* function,
+                                                      int num_blocks, int block_threads) {
   MAYA_COUNT_CALL();
-  if (num_blocks <= 0) return runtime_result(cudaErrorInvalidValue);
-  int64_t share = maya::gpu().shared_bytes_per_sm / num_blocks - maya::kReservedSharedBytes;
-  *dynamic_shared_bytes =
-      static_cast<size_t>(std::clamp<int64_t>(share, 0, maya::gpu().shared_bytes_per_block_optin));
+  maya::Kernel* kernel = maya::find_kernel(function);
+  if (kernel == nullptr) return runtime_result(cudaErrorInvalidDeviceFunction);
+  if (num_blocks <= 0 || block_threads <= 0) return runtime_result(cudaErrorInvalidValue);
+  *dynamic_shared_bytes = maya::available_dynamic_shared_bytes(*kernel, num_blocks, block_threads);
   return cudaSuccess;
 }
 

@@ -18,6 +18,7 @@ struct Kernel {
   int num_registers = 0;                 // of the device code where it was read
   int static_shared_bytes = 0;
   bool has_read_signature = false;
+  uint64_t code_hash = 0;  // of the loaded module it comes from
 };
 
 // A runtime launch names a kernel by the address of its host stub, or by handle; the driver by handle.
@@ -29,6 +30,10 @@ Kernel* new_kernel(const std::string& name);
 inline constexpr int kAssumedRegisters = 32;
 int registers_of(const Kernel& kernel);
 int64_t dynamic_shared_limit(const Kernel& kernel);
+inline constexpr int kMaxBlockThreads = 1024;
+inline constexpr int kReservedSharedBytes = 1024;  // per block, from compute capability 8.0 on
+int max_block_threads(const Kernel& kernel);       // as its registers allow
+size_t available_dynamic_shared_bytes(const Kernel& kernel, int num_blocks, int block_threads);
 int max_blocks_per_sm(const Kernel& kernel, int block_threads, size_t dynamic_shared_bytes);
 
 struct LaunchShape {

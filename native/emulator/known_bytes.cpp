@@ -161,6 +161,15 @@ void settle_known_bytes(const void* address, size_t bytes) {
   cut_locked(begin, begin + bytes, write.time.load(std::memory_order_relaxed), /*sets_to_zero=*/true);
 }
 
+void visit_known_bytes(uintptr_t address, size_t bytes, const std::function<void(uintptr_t, size_t)>& visit) {
+  std::lock_guard lock(mutex);
+  for (Iterator range = first_overlap_locked(address);
+       range != ranges().end() && range->first < address + bytes; ++range) {
+    const uintptr_t first = std::max(address, range->first);
+    visit(first, std::min(address + bytes, range->second.end) - first);
+  }
+}
+
 void forget_known_bytes(const void* address, size_t bytes) { cut(address, bytes, /*sets_to_zero=*/false); }
 
 }  // namespace maya

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 
 namespace maya {
 
@@ -33,6 +34,9 @@ void overwrite_known_bytes_from(uintptr_t address);
 
 // To be called before bytes are read: brings them up to date with the kernels so far.
 void settle_known_bytes(const void* address, size_t bytes);
+
+// Calls `visit` with begin and length of what is known in [address, address + bytes).
+void visit_known_bytes(uintptr_t address, size_t bytes, const std::function<void(uintptr_t, size_t)>& visit);
 
 // Forgets memory that was freed.
 void forget_known_bytes(const void* address, size_t bytes);

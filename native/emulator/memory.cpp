@@ -1,6 +1,7 @@
 // Allocation and release of device, pinned and managed memory through the runtime.
 #include <string.h>
-#include <unistd.h>
+
+#include <algorithm>
 
 #include "allocations.h"
 #include "device_table.h"
@@ -18,6 +19,9 @@ namespace {
 
 using trace::Memory;
 
+// More than any device or host has; sizes up to it can be rounded and added.
+constexpr size_t kMaxBytes = size_t{1} << 46;
+
 bool uses_device(Memory memory) { return memory != Memory::pinned_host; }
 
 Space space_of(Memory memory) {
@@ -32,21 +36,30 @@ Space space_of(Memory memory) {
 }
 
 cudaError_t out_of_memory(Call& call, int device, size_t bytes) {
-  call.record(Kind::out_of_memory,
-              {static_cast<int64_t>(bytes), device_bytes_used(device), device_bytes_capacity(device)});
+  call.record(Kind::out_of_memory, {static_cast<int64_t>(std::min<size_t>(bytes, INT64_MAX)),
+                                    device_bytes_used(device), device_bytes_capacity(device)});
   return cudaErrorMemoryAllocation;
 }
 
 cudaError_t allocate(void** address, size_t bytes, Memory memory, CUstream stream) {
   if (address == nullptr) return cudaErrorInvalidValue;
   *address = nullptr;
-  if (memory != Memory::stream_ordered && is_unsafe_in_capture()) return cudaErrorStreamCaptureUnsupported;
+  if (memory == Memory::stream_ordered) {
+    if (cudaError_t result = check_stream(stream); result != cudaSuccess) return result;
+  } else if (is_unsafe_in_capture()) {
+    return cudaErrorStreamCaptureUnsupported;
+  }
   int device = current_device();
   use_context(device);
   if (bytes == 0) return cudaSuccess;
-  int64_t device_bytes = uses_device(memory) ? static_cast<int64_t>(round_to_pages(bytes)) : 0;
   Call call;
-  if (!take_device_bytes(device, device_bytes)) return out_of_memory(call, device, bytes);
+  if (bytes > kMaxBytes) return out_of_memory(call, device, bytes);
+  int64_t device_bytes = uses_device(memory) ? static_cast<int64_t>(round_to_pages(bytes)) : 0;
+  if (!take_device_bytes(device, device_bytes)) {
+    // Managed memory of which the device has no room for all stays with the host.
+    if (memory != Memory::managed) return out_of_memory(call, device, bytes);
+    device_bytes = 0;
+  }
   *address = map_pages(bytes, true);
   if (*address == nullptr) {
     warn("the process has no address space for %zu bytes of emulated memory; raise the limit (ulimit -v)",
@@ -58,6 +71,7 @@ cudaError_t allocate(void** address, size_t bytes, Memory memory, CUstream strea
   entry.allocation = {reinterpret_cast<uintptr_t>(*address), bytes, space_of(memory), device};
   entry.memory = memory;
   entry.device_bytes = static_cast<size_t>(device_bytes);
+  if (memory == Memory::pinned_host) entry.released_by = ReleasedBy::free_host;
   add_allocation(entry);
   call.record(Kind::malloc, {static_cast<int64_t>(entry.allocation.address), static_cast<int64_t>(bytes),
                              static_cast<int64_t>(memory), stream_id(stream)});
@@ -80,13 +94,16 @@ cudaError_t allocate_host(void** address, size_t bytes) {
   return allocate(address, bytes, Memory::pinned_host, nullptr);
 }
 
-cudaError_t free_memory(void* address, CUstream stream) {
+namespace {
+
+cudaError_t release(void* address, ReleasedBy released_by, CUstream stream) {
   if (address == nullptr) return cudaSuccess;
   Call call;
   AllocationEntry entry;
-  if (!remove_allocation(address, &entry) || !entry.is_owned) return cudaErrorInvalidValue;
+  if (!remove_allocation(address, released_by, &entry)) return cudaErrorInvalidValue;
   forget_known_bytes(address, entry.allocation.bytes);
   unmap_pages(address, entry.allocation.bytes);
+  withdraw_ipc_handle(address);
   give_device_bytes(entry.allocation.device, static_cast<int64_t>(entry.device_bytes));
   call.record(Kind::free,
               {static_cast<int64_t>(entry.allocation.address), static_cast<int64_t>(entry.allocation.bytes),
@@ -94,15 +111,27 @@ cudaError_t free_memory(void* address, CUstream stream) {
   return cudaSuccess;
 }
 
+}  // namespace
+
+cudaError_t free_memory(void* address) { return release(address, ReleasedBy::free, nullptr); }
+
+cudaError_t free_async(void* address, CUstream stream) {
+  if (cudaError_t result = check_stream(stream); result != cudaSuccess) return result;
+  return release(address, ReleasedBy::free, stream);
+}
+
+cudaError_t free_host(void* address) { return release(address, ReleasedBy::free_host, nullptr); }
+
 cudaError_t register_host(void* address, size_t bytes) {
-  if (address == nullptr || bytes == 0) return cudaErrorInvalidValue;
-  if (find_allocation(address).space != Space::unknown) return cudaErrorHostMemoryAlreadyRegistered;
+  if (address == nullptr || bytes == 0 || bytes > kMaxBytes) return cudaErrorInvalidValue;
+  if (overlaps_allocation(reinterpret_cast<uintptr_t>(address), bytes))
+    return cudaErrorHostMemoryAlreadyRegistered;
   use_context(current_device());
   Call call;
   AllocationEntry entry;
   entry.allocation = {reinterpret_cast<uintptr_t>(address), bytes, Space::pinned_host, current_device()};
   entry.memory = Memory::pinned_host;
-  entry.is_owned = false;
+  entry.released_by = ReleasedBy::unregister;
   add_allocation(entry);
   call.record(Kind::malloc, {static_cast<int64_t>(entry.allocation.address), static_cast<int64_t>(bytes),
                              static_cast<int64_t>(Memory::pinned_host), 0});
@@ -112,7 +141,7 @@ cudaError_t register_host(void* address, size_t bytes) {
 cudaError_t unregister_host(void* address) {
   Call call;
   AllocationEntry entry;
-  if (!remove_allocation(address, &entry)) return cudaErrorHostMemoryNotRegistered;
+  if (!remove_allocation(address, ReleasedBy::unregister, &entry)) return cudaErrorHostMemoryNotRegistered;
   call.record(Kind::free,
               {static_cast<int64_t>(entry.allocation.address), static_cast<int64_t>(entry.allocation.bytes),
                static_cast<int64_t>(Memory::pinned_host), 0});
@@ -139,33 +168,39 @@ cudaError_t cudaMalloc(void** address, size_t bytes) {
   MAYA_COUNT_CALL();
   return runtime_result(maya::allocate_device(address, bytes, Memory::device, nullptr));
 }
-cudaError_t cudaMallocManaged(void** address, size_t bytes, unsigned /*flags*/) {
+cudaError_t cudaMallocManaged(void** address, size_t bytes, unsigned flags) {
   MAYA_COUNT_CALL();
+  if (bytes == 0 || (flags != cudaMemAttachGlobal && flags != cudaMemAttachHost)) {
+    return runtime_result(cudaErrorInvalidValue);
+  }
   return runtime_result(maya::allocate_device(address, bytes, Memory::managed, nullptr));
 }
 cudaError_t cudaMallocAsync(void** address, size_t bytes, cudaStream_t stream) {
   MAYA_COUNT_CALL();
   return runtime_result(maya::allocate_device(address, bytes, Memory::stream_ordered, stream));
 }
-cudaError_t cudaMallocFromPoolAsync(void** address, size_t bytes, cudaMemPool_t /*pool*/,
-                                    cudaStream_t stream) {
+cudaError_t cudaMallocFromPoolAsync(void** address, size_t bytes, cudaMemPool_t pool, cudaStream_t stream) {
   MAYA_COUNT_CALL();
+  if (pool == nullptr) return runtime_result(cudaErrorInvalidValue);
   return runtime_result(maya::allocate_device(address, bytes, Memory::stream_ordered, stream));
 }
 cudaError_t cudaMallocPitch(void** address, size_t* pitch_bytes, size_t width_bytes, size_t height) {
   MAYA_COUNT_CALL();
   constexpr size_t kPitchAlignmentBytes = 512;
+  if (pitch_bytes == nullptr || width_bytes > maya::kMaxBytes) return runtime_result(cudaErrorInvalidValue);
   *pitch_bytes = (width_bytes + kPitchAlignmentBytes - 1) / kPitchAlignmentBytes * kPitchAlignmentBytes;
-  return runtime_result(maya::allocate_device(address, *pitch_bytes * height, Memory::device, nullptr));
+  size_t bytes;
+  if (__builtin_mul_overflow(*pitch_bytes, height, &bytes)) return runtime_result(cudaErrorInvalidValue);
+  return runtime_result(maya::allocate_device(address, bytes, Memory::device, nullptr));
 }
 cudaError_t cudaFree(void* address) {
   MAYA_COUNT_CALL();
   if (address == nullptr) maya::use_context(maya::current_device());  // the customary way to make a context
-  return runtime_result(maya::free_memory(address, nullptr));
+  return runtime_result(maya::free_memory(address));
 }
 cudaError_t cudaFreeAsync(void* address, cudaStream_t stream) {
   MAYA_COUNT_CALL();
-  return runtime_result(maya::free_memory(address, stream));
+  return runtime_result(maya::free_async(address, stream));
 }
 cudaError_t cudaMallocHost(void** address, size_t bytes) {
   MAYA_COUNT_CALL();
@@ -177,7 +212,7 @@ cudaError_t cudaHostAlloc(void** address, size_t bytes, unsigned /*flags*/) {
 }
 cudaError_t cudaFreeHost(void* address) {
   MAYA_COUNT_CALL();
-  return runtime_result(maya::free_memory(address, nullptr));
+  return runtime_result(maya::free_host(address));
 }
 cudaError_t cudaHostRegister(void* address, size_t bytes, unsigned /*flags*/) {
   MAYA_COUNT_CALL();
@@ -251,11 +286,13 @@ cudaError_t cudaDeviceGetMemPool(cudaMemPool_t* pool, int device) {
 }
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {
   MAYA_COUNT_CALL();
+  if (pool == nullptr || value == nullptr) return runtime_result(cudaErrorInvalidValue);
   if (attribute == cudaMemPoolAttrReleaseThreshold) memcpy(&pool->release_threshold, value, sizeof(uint64_t));
   return cudaSuccess;
 }
 cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {
   MAYA_COUNT_CALL();
+  if (pool == nullptr || value == nullptr) return runtime_result(cudaErrorInvalidValue);
   uint64_t bytes = 0;
   switch (attribute) {
     case cudaMemPoolReuseFollowEventDependencies:
@@ -274,53 +311,6 @@ cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribut
   }
   memcpy(value, &bytes, sizeof(bytes));
   return cudaSuccess;
-}
-
-// A handle names the process and the block. Opened in another process it maps a block of the same size
-// that shares no contents: kernels compute nothing that could be shared, and the bytes are counted once.
-cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* address) {
-  MAYA_COUNT_CALL();
-  maya::Allocation allocation = maya::find_allocation(address);
-  if (allocation.space != maya::Space::device) return runtime_result(cudaErrorInvalidValue);
-  int64_t fields[3] = {getpid(), static_cast<int64_t>(allocation.address),
-                       static_cast<int64_t>(allocation.bytes)};
-  memset(handle, 0, sizeof(*handle));
-  memcpy(handle, fields, sizeof(fields));
-  return cudaSuccess;
-}
-cudaError_t cudaIpcOpenMemHandle(void** address, cudaIpcMemHandle_t handle, unsigned /*flags*/) {
-  MAYA_COUNT_CALL();
-  int64_t fields[3];
-  memcpy(fields, &handle, sizeof(fields));
-  if (fields[0] == getpid())
-    return runtime_result(cudaErrorDeviceUninitialized);  // the exporter itself cannot open it
-  maya::AllocationEntry entry;
-  *address = maya::map_pages(static_cast<size_t>(fields[2]), true);
-  if (*address == nullptr) return runtime_result(cudaErrorMapBufferObjectFailed);
-  entry.allocation = {reinterpret_cast<uintptr_t>(*address), static_cast<size_t>(fields[2]),
-                      maya::Space::device, maya::current_device()};
-  maya::add_allocation(entry);
-  return cudaSuccess;
-}
-cudaError_t cudaIpcCloseMemHandle(void* address) {
-  MAYA_COUNT_CALL();
-  maya::AllocationEntry entry;
-  if (!maya::remove_allocation(address, &entry)) return runtime_result(cudaErrorInvalidValue);
-  maya::forget_known_bytes(address, entry.allocation.bytes);
-  maya::unmap_pages(address, entry.allocation.bytes);
-  return cudaSuccess;
-}
-// The importer's event is one that was never recorded: complete, and waits on it are no-ops.
-cudaError_t cudaIpcGetEventHandle(cudaIpcEventHandle_t* handle, cudaEvent_t event) {
-  MAYA_COUNT_CALL();
-  if ((event->flags & cudaEventInterprocess) == 0) return runtime_result(cudaErrorInvalidResourceHandle);
-  memset(handle, 0, sizeof(*handle));
-  memcpy(handle, &event->id, sizeof(event->id));
-  return cudaSuccess;
-}
-cudaError_t cudaIpcOpenEventHandle(cudaEvent_t* event, cudaIpcEventHandle_t /*handle*/) {
-  MAYA_COUNT_CALL();
-  return runtime_result(maya::create_event(event, cudaEventDisableTiming | cudaEventInterprocess));
 }
 
 }  // extern "C"

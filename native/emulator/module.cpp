@@ -6,6 +6,7 @@
 #include <mutex>
 #include <string>
 
+#include "../trace/hash.h"
 #include "allocations.h"
 #include "cubin.h"
 #include "device_table.h"
@@ -19,6 +20,7 @@ namespace {
 struct Module {
   std::map<std::string, CubinKernel> contents;
   std::map<std::string, Kernel*> kernels;  // made when asked for
+  uint64_t code_hash;
   std::mutex mutex;
 };
 
@@ -30,6 +32,7 @@ cudaError_t load(Handle* handle, const void* image) {
   use_context(current_device());
   auto* module = new Module;
   module->contents = read_cubin(image);
+  module->code_hash = fnv1a(image, cubin_bytes(image));
   *handle = reinterpret_cast<Handle>(module);
   return cudaSuccess;
 }
@@ -66,6 +69,7 @@ Kernel* kernel_of(Module* module, const char* name) {
     if (auto found = module->contents.find(name); found != module->contents.end()) {
       kernel->num_registers = found->second.num_registers;
       kernel->static_shared_bytes = found->second.static_shared_bytes;
+      kernel->code_hash = module->code_hash;
       read_parameters(found->second, kernel);
     }
   }
@@ -83,7 +87,7 @@ CUresult function_attribute(int* value, CUfunction_attribute attribute, Kernel* 
   if (kernel == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   switch (attribute) {
     case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
-      *value = 1024;
+      *value = max_block_threads(*kernel);
       break;
     case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES:
       *value = kernel->static_shared_bytes;
@@ -123,6 +127,18 @@ CUresult set_function_attribute(Kernel* kernel, CUfunction_attribute attribute, 
 }
 
 Kernel* kernel_handle(const void* function) { return find_kernel(function); }
+
+// Where the driver's codes are not those of the runtime.
+CUresult launch_result(cudaError_t result) {
+  switch (result) {
+    case cudaErrorInvalidConfiguration:
+      return CUDA_ERROR_INVALID_VALUE;
+    case cudaErrorInvalidDeviceFunction:
+      return CUDA_ERROR_INVALID_HANDLE;
+    default:
+      return driver_result(result);
+  }
+}
 
 }  // namespace
 }  // namespace maya
@@ -214,14 +230,14 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
   MAYA_COUNT_CALL();
   if (arguments != nullptr && extra != nullptr) return CUDA_ERROR_INVALID_VALUE;
   maya::LaunchShape shape{{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes};
-  return driver_result(maya::launch_kernel(maya::kernel_handle(function), shape, arguments, stream));
+  return maya::launch_result(maya::launch_kernel(maya::kernel_handle(function), shape, arguments, stream));
 }
 CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                                    unsigned block_x, unsigned block_y, unsigned block_z,
                                    unsigned shared_bytes, CUstream stream, void** arguments) {
   MAYA_COUNT_CALL();
   maya::LaunchShape shape{{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, true};
-  return driver_result(maya::launch_kernel(maya::kernel_handle(function), shape, arguments, stream));
+  return maya::launch_result(maya::launch_kernel(maya::kernel_handle(function), shape, arguments, stream));
 }
 CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** arguments, void** extra) {
   MAYA_COUNT_CALL();
@@ -234,7 +250,8 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
       shape.is_cooperative = config->attrs[i].value.cooperative != 0;
     }
   }
-  return driver_result(maya::launch_kernel(maya::kernel_handle(function), shape, arguments, config->hStream));
+  return maya::launch_result(
+      maya::launch_kernel(maya::kernel_handle(function), shape, arguments, config->hStream));
 }
 
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* num_blocks, CUfunction function, int block_threads,
@@ -263,6 +280,7 @@ CUresult cuOccupancyMaxActiveClusters(int* num_clusters, CUfunction function, co
           attribute.value.clusterDim.x * attribute.value.clusterDim.y * attribute.value.clusterDim.z;
     }
   }
+  if (cluster_blocks == 0) return CUDA_ERROR_INVALID_VALUE;
   unsigned threads = config->blockDimX * config->blockDimY * config->blockDimZ;
   int blocks = maya::max_blocks_per_sm(*kernel, static_cast<int>(threads), config->sharedMemBytes);
   *num_clusters = blocks * maya::gpu().num_sms / static_cast<int>(cluster_blocks);

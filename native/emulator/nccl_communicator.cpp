@@ -13,10 +13,10 @@
 #include <utility>
 #include <vector>
 
+#include "../trace/hash.h"
 #include "allocations.h"
 #include "communicator.h"
 #include "device.h"
-#include "hash.h"
 #include "nccl_group.h"
 #include "payloads.h"
 #include "recorder.h"

@@ -56,7 +56,8 @@ PayloadPlan plan_payload(const CollectiveCall& call) {
 
 bool is_accessible(const void* pointer, size_t bytes) {
   auto address = reinterpret_cast<uintptr_t>(pointer);
-  const uintptr_t end = address + bytes;
+  uintptr_t end;
+  if (__builtin_add_overflow(address, bytes, &end)) return false;
   while (address < end) {  // expandable segments: adjacent allocations
     const Allocation allocation = find_allocation(reinterpret_cast<const void*>(address));
     if (allocation.space == Space::unknown) return false;

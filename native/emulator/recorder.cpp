@@ -292,10 +292,16 @@ void discount_host_time(int64_t ns) {
 int64_t intern(std::string_view text) {
   Recorder& r = recorder();
   if (auto found = r.string_ids.find(text); found != r.string_ids.end()) return found->second;
+  const int64_t id = add_text(text);
+  r.string_ids.emplace(*r.strings.back(), id);
+  return id;
+}
+
+int64_t add_text(std::string_view text) {
+  Recorder& r = recorder();
   auto* kept = new std::string(text);
   r.strings.push_back(kept);
   int64_t id = static_cast<int64_t>(r.strings.size());
-  r.string_ids.emplace(*kept, id);
   if (writing(r)) {
     if (!thread_announced) announce_thread(r, thread_state);
     r.writer.append_text(Kind::string, static_cast<uint16_t>(thread_state.index - 1), id, *kept);

@@ -35,6 +35,8 @@ class Call {
 // Id of an interned text (a kernel or range name); writes its `string` record at first use.
 // The caller must be inside a Call.
 int64_t intern(std::string_view text);
+// Id of its own for a text that may be there already.
+int64_t add_text(std::string_view text);
 
 // Counts a call that leaves no record (queries, getters): for the call counts of the manifest.
 // Costs one relaxed increment; `name` must be a string literal.

@@ -56,6 +56,8 @@ CUstream_st* stream_object(CUstream handle);
 inline bool is_alive(CUstream stream) { return reinterpret_cast<uintptr_t>(stream) <= 2 || stream->is_alive; }
 inline bool is_alive(CUevent event) { return event != nullptr && event->is_alive; }
 CUstream_st* stream_by_id(int64_t id);
+// Whether work may go into the stream: it exists, and no capture forbids it.
+cudaError_t check_stream(CUstream stream);
 cudaError_t create_stream(CUstream* stream, unsigned flags, int priority);
 cudaError_t destroy_stream(CUstream stream);
 cudaError_t synchronize_stream(CUstream stream);
@@ -84,9 +86,13 @@ void reset_host_functions_after_fork();
 // Memory.
 cudaError_t allocate_device(void** address, size_t bytes, trace::Memory memory, CUstream stream);
 cudaError_t allocate_host(void** address, size_t bytes);
-cudaError_t free_memory(void* address, CUstream stream);
+cudaError_t free_memory(void* address);
+cudaError_t free_async(void* address, CUstream stream);
+cudaError_t free_host(void* address);
 cudaError_t register_host(void* address, size_t bytes);
 cudaError_t unregister_host(void* address);
+// The block is gone: handles of it that other processes may hold lead nowhere.
+void withdraw_ipc_handle(void* address);
 void memory_info(size_t* free_bytes, size_t* total_bytes);
 
 // Copies. `is_synchronous` is the form without Async.
@@ -107,6 +113,10 @@ bool is_capturing(CUstream stream);
 void run_or_capture(CUstream stream, std::function<void()> effect);
 // Whether a call that a capture cannot see is forbidden now to this thread.
 bool is_unsafe_in_capture();
+// Whether a blocking stream captures, on which work in the legacy stream would depend; it then fails.
+bool legacy_stream_is_unsafe();
+// Gives up a capture that the stream has begun.
+void abandon_capture(CUstream stream);
 // Fails the capture of the stream: its end will report it.
 void invalidate_capture(CUstream stream);
 void capture_event_record(CUevent event, CUstream stream, bool is_external);

@@ -56,6 +56,12 @@ CUstream_st* stream_by_id(int64_t id) {
                                                                 : nullptr;
 }
 
+cudaError_t check_stream(CUstream stream) {
+  if (!is_alive(stream)) return cudaErrorInvalidResourceHandle;
+  bool is_legacy = reinterpret_cast<uintptr_t>(stream) <= 1;
+  return is_legacy && legacy_stream_is_unsafe() ? cudaErrorStreamCaptureImplicit : cudaSuccess;
+}
+
 int64_t stream_id(const void* stream_handle) {
   auto value = reinterpret_cast<uintptr_t>(stream_handle);
   if (value <= 1) return 0;
@@ -81,13 +87,14 @@ cudaError_t create_stream(CUstream* stream, unsigned flags, int priority) {
 cudaError_t destroy_stream(CUstream stream) {
   if (reinterpret_cast<uintptr_t>(stream) <= 2 || !stream->is_alive) return cudaErrorInvalidResourceHandle;
   stream->is_alive = false;
+  abandon_capture(stream);
   Call call;
   call.record(Kind::stream_destroy, {stream->id});
   return cudaSuccess;
 }
 
 cudaError_t synchronize_stream(CUstream stream) {
-  if (!is_alive(stream)) return cudaErrorInvalidResourceHandle;
+  if (cudaError_t result = check_stream(stream); result != cudaSuccess) return result;
   if (is_capturing(stream)) {
     invalidate_capture(stream);
     return cudaErrorStreamCaptureUnsupported;
@@ -101,7 +108,7 @@ cudaError_t synchronize_stream(CUstream stream) {
 }
 
 cudaError_t query_stream(CUstream stream) {
-  if (!is_alive(stream)) return cudaErrorInvalidResourceHandle;
+  if (cudaError_t result = check_stream(stream); result != cudaSuccess) return result;
   if (is_capturing(stream)) {
     invalidate_capture(stream);
     return cudaErrorStreamCaptureUnsupported;
@@ -112,9 +119,10 @@ cudaError_t query_stream(CUstream stream) {
 }
 
 cudaError_t wait_event(CUstream stream, CUevent event, unsigned flags) {
-  if (!is_alive(event) || !is_alive(stream)) return cudaErrorInvalidResourceHandle;
+  if (!is_alive(event)) return cudaErrorInvalidResourceHandle;
+  cudaError_t result = check_stream(stream);
+  if (result != cudaSuccess) return result;
   Call call;
-  cudaError_t result = cudaSuccess;
   if (capture_event_wait(stream, event, (flags & cudaEventWaitExternal) != 0, &result)) return result;
   call.record(Kind::stream_wait_event, {stream_id(stream), event->id, event->version});
   return cudaSuccess;
@@ -155,11 +163,13 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) {
   MAYA_COUNT_CALL();
+  if (!maya::is_alive(stream)) return runtime_result(cudaErrorInvalidResourceHandle);
   *priority = maya::stream_object(stream)->priority;
   return cudaSuccess;
 }
 cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned* flags) {
   MAYA_COUNT_CALL();
+  if (!maya::is_alive(stream)) return runtime_result(cudaErrorInvalidResourceHandle);
   *flags = maya::stream_object(stream)->flags;
   return cudaSuccess;
 }

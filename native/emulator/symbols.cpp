@@ -37,7 +37,7 @@ void* device_address(const void* symbol, size_t* bytes) {
     AllocationEntry entry;
     entry.allocation = {reinterpret_cast<uintptr_t>(variable.device_address), variable.bytes, Space::device,
                         current_device()};
-    entry.is_owned = false;
+    entry.released_by = ReleasedBy::nothing;
     add_allocation(entry);
   }
   *bytes = variable.bytes;
@@ -49,7 +49,7 @@ cudaError_t copy_symbol(const void* symbol, const void* other, size_t count, siz
   size_t bytes = 0;
   auto* address = static_cast<char*>(device_address(symbol, &bytes));
   if (address == nullptr) return cudaErrorInvalidSymbol;
-  if (offset + count > bytes) return cudaErrorInvalidValue;
+  if (offset > bytes || count > bytes - offset) return cudaErrorInvalidValue;
   if (is_to_symbol) return copy(address + offset, other, count, kind, stream, is_synchronous);
   return copy(const_cast<void*>(other), address + offset, count, kind, stream, is_synchronous);
 }

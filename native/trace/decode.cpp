@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "format.h"
+#include "hash.h"
 
 namespace nb = nanobind;
 
@@ -203,8 +204,11 @@ void decode_records(const Mapping& file, size_t first, Decoded* out) {
     if (is_definition(header.kind)) {
       int64_t id = 0;
       payload = read_varint(payload, payload_end, &id);
+      // Ids of texts are handed out densely, and readers index by them.
+      const bool is_string = header.kind == static_cast<uint8_t>(Kind::string);
+      if (is_string && (id < 0 || id > static_cast<int64_t>(out->num_rows[header.kind]))) payload = nullptr;
       if (payload != nullptr) {
-        Texts& texts = header.kind == static_cast<uint8_t>(Kind::string) ? out->strings : out->threads;
+        Texts& texts = is_string ? out->strings : out->threads;
         texts.entries.emplace_back(id, std::string_view(reinterpret_cast<const char*>(payload),
                                                         static_cast<size_t>(payload_end - payload)));
         payload = payload_end;
@@ -319,6 +323,9 @@ nb::tuple repeated_suffix(nb::ndarray<const uint64_t, nb::ndim<1>, nb::c_contig,
   return nb::make_tuple(best_period, best_covered);
 }
 
+// As a signed number, which `code` records hold.
+int64_t code_hash(nb::bytes code) { return static_cast<int64_t>(fnv1a(code.c_str(), code.size())); }
+
 nb::tuple split_fields(std::string_view fields) {
   nb::list names;
   while (!fields.empty()) {
@@ -355,5 +362,6 @@ NB_MODULE(_decoder, module) {
   module.attr("FROM_GRAPH") = static_cast<int>(kFromGraph);
   module.attr("NOT_WORKLOAD") = static_cast<int>(kNotWorkload);
   module.def("decode", &decode, nb::arg("path"));
+  module.def("code_hash", &code_hash, nb::arg("code"));
   module.def("repeated_suffix", &repeated_suffix, nb::arg("values"));
 }

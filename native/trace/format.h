@@ -19,7 +19,7 @@
 namespace maya::trace {
 
 inline constexpr char kMagic[8] = {'M', 'A', 'Y', 'A', 'T', 'R', 'C', '\0'};
-inline constexpr uint32_t kVersion = 1;
+inline constexpr uint32_t kVersion = 2;
 inline constexpr int64_t kMissing = INT64_MIN;
 
 struct FileHeader {
@@ -56,6 +56,7 @@ enum RecordFlags : uint8_t {
   X(5, range_push, "name")                                                                             \
   X(6, range_pop, "")                                                                                  \
   X(7, unemulated, "name")                                                                             \
+  X(8, code, "name,hash,num_registers,static_shared_bytes")                                            \
   X(10, kernel,                                                                                        \
     "stream,name,grid_x,grid_y,grid_z,block_x,block_y,block_z,shared_bytes,num_elements,"              \
     "scalar0,scalar1,scalar2,scalar3,scalar4,scalar5")                                                 \

@@ -83,10 +83,9 @@ class Run:
         return read_trace(self.trace_dir / f"rank{rank:05}.trace", allow_incomplete)
 
 
-def run_program(program: str, trace_dir: Path, *, preload: bool = False, **variables: str) -> Run:
-    """Run Python source, by default with `PROLOGUE` in front; with `preload` as an unmodified program."""
-    library = emulator_dir() / "libmaya_emulator.so"
-    environment = {
+def emulator_environment(trace_dir: Path) -> dict[str, str]:
+    """Environment of a process that opens the library which `TEST_LIBRARY` names."""
+    return {
         **{
             k: v
             for k, v in os.environ.items()
@@ -94,8 +93,14 @@ def run_program(program: str, trace_dir: Path, *, preload: bool = False, **varia
         },
         "MAYA_GPU": ";".join(f"{key}={value}" for key, value in GPU.items()),
         "MAYA_TRACE_DIR": str(trace_dir),
-        "TEST_LIBRARY": str(library),
+        "TEST_LIBRARY": str(emulator_dir() / "libmaya_emulator.so"),
     }
+
+
+def run_program(program: str, trace_dir: Path, *, preload: bool = False, **variables: str) -> Run:
+    """Run Python source, by default with `PROLOGUE` in front; with `preload` as an unmodified program."""
+    environment = emulator_environment(trace_dir)
+    library = Path(environment["TEST_LIBRARY"])
     if preload:
         environment |= {
             "LD_PRELOAD": preload_list(library),

@@ -58,6 +58,19 @@ def test_payloads_of_copies_and_fills(tmp_path):
     assert list(table["is_blocking"]) == [1, 0, 1, 1, 1]
 
 
+def test_large_copies_leave_zeros_in_shared_host_memory(tmp_path):
+    program = """
+        import mmap
+        size = 1 << 20
+        area = mmap.mmap(-1, size)  # shared, as tensors that go to other processes
+        area[:] = b"x" * size
+        target = ctypes.addressof(ctypes.c_char.from_buffer(area))
+        call("cudaMemcpy", ctypes.c_void_p(target), malloc(size), ctypes.c_size_t(size), 2)
+        assert area[:] == bytes(size)
+    """
+    run_checked(program, tmp_path)
+
+
 def test_pinned_copies_do_not_block(tmp_path):
     program = """
         device, pinned = malloc(1 << 20), ctypes.c_void_p()

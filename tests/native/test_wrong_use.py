@@ -11,7 +11,8 @@ from maya.capture.build_emulator import SANITIZE_VARIABLE
 pytestmark = pytest.mark.emulator
 
 CODES = """
-INVALID_VALUE, INVALID_CONFIGURATION, INVALID_HANDLE = 1, 9, 400
+INVALID_VALUE, OUT_OF_MEMORY, INVALID_CONFIGURATION, INVALID_HANDLE = 1, 2, 9, 400
+INVALID_PITCH, INVALID_DIRECTION, ALREADY_REGISTERED, NOT_REGISTERED = 12, 21, 712, 713
 def size(n): return ctypes.c_size_t(n)
 def after(pointer, n): return ctypes.c_void_p(pointer.value + n)
 host = ctypes.create_string_buffer(1 << 12)
@@ -84,6 +85,138 @@ def test_launches_with_a_bad_configuration(tmp_path: Path) -> None:
     assert launch(k, block, grid=(1, 65536, 1)) == INVALID_CONFIGURATION
     assert launch(k, block, shared=100 << 10) == INVALID_VALUE
     assert launch(k, block) == 0
+    """
+    run_checked(with_codes(program), tmp_path)
+
+
+def test_sizes_that_nothing_holds(tmp_path: Path) -> None:
+    program = """
+    free, pointer = ctypes.c_size_t(), ctypes.c_void_p()
+    def free_bytes():
+        call("cudaMemGetInfo", ctypes.byref(free), None)
+        return free.value
+    before = free_bytes()
+    for count in (1 << 45, 1 << 62, 1 << 63, (1 << 64) - 1):
+        assert rt.cudaMalloc(ctypes.byref(pointer), size(count)) == OUT_OF_MEMORY
+        assert rt.cudaHostAlloc(ctypes.byref(pointer), size(count), 0) == OUT_OF_MEMORY
+    assert free_bytes() == before
+    block = malloc(1024)  # there are addresses left
+    for count in ((1 << 64) - 1, (1 << 64) - block.value, 1 << 63):
+        assert rt.cudaMemcpy(block, host, size(count), H2D) == INVALID_VALUE
+        assert rt.cudaMemset(block, 0, size(count)) == INVALID_VALUE
+    half = size(1 << 32)  # squared, it is 0
+    assert rt.cudaMemcpy2D(block, half, host, half, half, half, H2D) == INVALID_VALUE
+    assert rt.cudaMemcpy2D(block, size(8), host, size(16), size(16), size(2), H2D) == INVALID_PITCH
+    assert rt.cudaMemcpy(block, host, size(8), 7) == INVALID_DIRECTION
+    assert rt.cudaMemcpy(block, host, size(8), D2D) == INVALID_VALUE
+    assert rt.cudaMemset(host, 0, size(8)) == INVALID_VALUE  # pageable
+    assert rt.cudaMallocPitch(ctypes.byref(pointer), ctypes.byref(free), half, size(1 << 40)) == INVALID_VALUE
+    """
+    run_checked(with_codes(program), tmp_path)
+
+
+def test_memory_is_released_by_the_call_that_belongs_to_it(tmp_path: Path) -> None:
+    program = """
+    block, pinned, area = malloc(64), ctypes.c_void_p(), ctypes.create_string_buffer(1 << 14)
+    call("cudaHostAlloc", ctypes.byref(pinned), size(64), 0)
+    call("cudaHostRegister", after(ctypes.cast(area, ctypes.c_void_p), 4096), size(4096), 0)
+    registered = after(ctypes.cast(area, ctypes.c_void_p), 4096)
+    for address, wrong, right in (
+        (block, ("cudaFreeHost", "cudaHostUnregister", "cudaIpcCloseMemHandle"), "cudaFree"),
+        (pinned, ("cudaFree", "cudaHostUnregister"), "cudaFreeHost"),
+        (registered, ("cudaFree", "cudaFreeHost"), "cudaHostUnregister"),
+    ):
+        for name in wrong: assert getattr(rt, name)(address) in (INVALID_VALUE, NOT_REGISTERED), name
+        if address is registered:
+            assert rt.cudaHostRegister(area, size(1 << 14), 0) == ALREADY_REGISTERED  # a part of it
+        assert getattr(rt, right)(address) == 0  # nothing was forgotten
+        assert getattr(rt, right)(address) in (INVALID_VALUE, NOT_REGISTERED)
+    """
+    run_checked(with_codes(program), tmp_path)
+
+
+def test_virtual_memory(tmp_path: Path) -> None:
+    program = """
+    PAGE = 2 << 20
+    def u64(n): return ctypes.c_uint64(n)
+    made, handle, other = ctypes.c_uint64(), ctypes.c_uint64(), ctypes.c_uint64()
+    call("cuMemAddressReserve", ctypes.byref(made), size(2 * PAGE), size(0), u64(0), u64(0))
+    base = made.value
+    properties = (ctypes.c_int * 16)(1, 0, 1, 0)
+    assert rt.cuMemCreate(ctypes.byref(handle), size(1 << 63), properties, u64(0)) == INVALID_VALUE
+    for h in (handle, other): call("cuMemCreate", ctypes.byref(h), size(PAGE), properties, u64(0))
+    def map_at(address, h, count=PAGE): return rt.cuMemMap(u64(address), size(count), size(0), h, u64(0))
+    assert map_at(base + 2 * PAGE, handle) == INVALID_VALUE  # not reserved
+    assert map_at(ctypes.addressof(host), handle) == INVALID_VALUE
+    assert map_at(base, handle, 2 * PAGE) == INVALID_VALUE  # more than there is
+    assert map_at(base, handle) == 0
+    assert map_at(base, other) == INVALID_VALUE  # something is there
+    assert rt.cudaFree(ctypes.c_void_p(base)) == INVALID_VALUE
+    assert rt.cuMemUnmap(u64(base), size(PAGE // 2)) == INVALID_VALUE
+    assert rt.cuMemUnmap(u64(base), size(2 * PAGE)) == INVALID_VALUE
+    assert rt.cuMemAddressFree(u64(base), size(2 * PAGE)) == INVALID_VALUE  # still mapped
+    assert rt.cuMemRelease(handle) == 0
+    assert rt.cuMemRelease(handle) == INVALID_VALUE  # the mapping is no handle
+    assert rt.cudaMemset(ctypes.c_void_p(base), 1, size(PAGE)) == 0
+    assert rt.cuMemUnmap(u64(base), size(PAGE)) == 0
+    assert rt.cuMemAddressFree(u64(base), size(PAGE)) == INVALID_VALUE  # a part
+    assert rt.cuMemAddressFree(u64(ctypes.addressof(host)), size(PAGE)) == INVALID_VALUE
+    assert rt.cuMemAddressFree(u64(base), size(2 * PAGE)) == 0
+    """
+    run_checked(with_codes(program), tmp_path)
+
+
+def test_destroyed_streams(tmp_path: Path) -> None:
+    program = """
+    gone, s, block = stream(), stream(), malloc(64)
+    graph, executable, status = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_int()
+    call("cudaStreamBeginCapture", s, 0)
+    call("cudaStreamEndCapture", s, ctypes.byref(graph))
+    call("cudaGraphInstantiate", ctypes.byref(executable), graph, ctypes.c_uint64(0))
+    call("cudaStreamDestroy", gone)
+    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda data: None)
+    assert rt.cudaLaunchHostFunc(gone, function, None) == INVALID_HANDLE
+    assert rt.cudaStreamBeginCapture(gone, 0) == INVALID_HANDLE
+    assert rt.cudaStreamEndCapture(gone, ctypes.byref(graph)) == INVALID_HANDLE
+    assert rt.cudaStreamIsCapturing(gone, ctypes.byref(status)) == INVALID_HANDLE
+    assert rt.cudaGraphLaunch(executable, gone) == INVALID_HANDLE
+    assert rt.cudaFreeAsync(block, gone) == INVALID_HANDLE
+    assert rt.cudaMallocAsync(ctypes.byref(graph), size(8), gone) == INVALID_HANDLE
+    assert rt.cudaGraphExecDestroy(None) == INVALID_VALUE
+    # A capture ends with the stream that began it, and what it forbade is allowed again.
+    call("cudaStreamBeginCapture", s, 0)
+    call("cudaStreamDestroy", s)
+    call("cudaFree", malloc(64))
+    """
+    run_checked(with_codes(program), tmp_path)
+
+
+def test_legacy_stream_while_a_blocking_stream_captures(tmp_path: Path) -> None:
+    program = """
+    IMPLICIT, INVALIDATED = 906, 901
+    block, graph = malloc(64), ctypes.c_void_p()
+    for flags, code in ((0, IMPLICIT), (1, 0)):
+        s = stream(flags)
+        call("cudaStreamBeginCapture", s, 2)
+        assert rt.cudaMemsetAsync(block, 0, size(8), None) == code
+        assert rt.cudaStreamEndCapture(s, ctypes.byref(graph)) == (INVALIDATED if code else 0)
+    """
+    run_checked(with_codes(program), tmp_path)
+
+
+def test_graph_whose_memory_was_freed(tmp_path: Path) -> None:
+    program = """
+    s, block, other = stream(), malloc(64), malloc(64)
+    graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
+    call("cudaStreamBeginCapture", s, 0)
+    call("cudaMemsetAsync", block, 1, size(64), s)
+    call("cudaMemcpyAsync", other, block, size(64), D2D, s)
+    call("cudaStreamEndCapture", s, ctypes.byref(graph))
+    call("cudaGraphInstantiate", ctypes.byref(executable), graph, ctypes.c_uint64(0))
+    call("cudaFree", block)
+    call("cudaGraphLaunch", executable, s)  # touches nothing
+    call("cudaMemcpy", host, other, size(64), D2H)
+    assert host.raw[:64] == bytes(64)
     """
     run_checked(with_codes(program), tmp_path)
 

@@ -70,7 +70,7 @@ def test_cut_copy_stops_at_the_last_whole_record(tmp_path: Path, cut: int) -> No
 
 def test_newer_version_is_refused_by_name(tmp_path: Path) -> None:
     path = TraceWriter(version=7).write(tmp_path)
-    with pytest.raises(TraceError, match=r"trace format version 7, and this Maya reads up to version 1"):
+    with pytest.raises(TraceError, match=r"trace format version 7, and this Maya reads up to version 2"):
         read_trace(path)
 
 

@@ -1,4 +1,5 @@
-// FNV-1a, 64 bits (http://www.isthe.com/chongo/tech/comp/fnv/): names communicators across ranks and runs.
+// FNV-1a, 64 bits (http://www.isthe.com/chongo/tech/comp/fnv/): names communicators and device code across
+// runs.
 #pragma once
 
 #include <cstddef>
