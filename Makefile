@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 REPORT := results/quickstart/report.html
 NATIVE := $(wildcard native/trace/* native/simulator/*)
 
-.PHONY: report setup test test-all test-frameworks test-sanitized test-torch29 zoo lint format bench clean
+.PHONY: report setup test test-all test-frameworks test-sanitized fuzz test-torch29 zoo lint format bench clean
 .DEFAULT_GOAL := report
 
 report: setup
@@ -48,9 +48,21 @@ test-frameworks: setup
 zoo: setup
 	@$(BIN)/python zoo/run.py $(ZOO_ARGS)
 
-# The emulator under the address and undefined-behaviour sanitizers of the compiler.
+# The emulator, the decoder and the engine under the address and undefined-behaviour sanitizers of the compiler.
+SANITIZED := build/sanitized
+SANITIZERS := LD_PRELOAD="$$(c++ -print-file-name=libasan.so) $$(c++ -print-file-name=libubsan.so)" \
+	ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1
 test-sanitized: setup
 	@MAYA_SANITIZE=1 $(BIN)/python -m pytest tests/native $(PYTEST_ARGS)
+	@$(BIN)/cmake -S . -B $(SANITIZED) -DMAYA_SANITIZE=ON -DPython_EXECUTABLE=$(abspath $(BIN)/python)
+	@$(BIN)/cmake --build $(SANITIZED)
+	@$(SANITIZERS) MAYA_SANITIZED_MODULES=$(SANITIZED) $(BIN)/python -m pytest tests/unit/test_trace_reader.py \
+		tests/unit/test_damaged_traces.py tests/unit/test_simulator_*.py $(PYTEST_ARGS)
+
+# Longer runs of the random tests that `make test` runs for some seconds; MAYA_FUZZ_* say how long.
+fuzz: setup
+	@MAYA_FUZZ_CALLS=200,3000 MAYA_FUZZ_TRACES=50,200 $(BIN)/python -m pytest tests/native/test_random_calls.py \
+		tests/unit/test_damaged_traces.py $(PYTEST_ARGS)
 
 # The other generation of PyTorch, in an environment of its own.
 TORCH29 := .venv-torch29

@@ -20,6 +20,7 @@ from maya.collate.grouped_calls import COLLECTIVE_TEXTS, group_rows, is_first_of
 from maya.collate.hashing import record_keys, sequence_hash
 from maya.collate.host_gaps import GapSamples
 from maya.collate.iterations import DEVICE_KINDS, Cut, find_iterations
+from maya.collate.references import check_references
 from maya.collate.waits import bind_waits
 from maya.errors import TraceError
 from maya.trace import FIELDS, KINDS, Trace, _decoder, read_trace
@@ -106,13 +107,13 @@ def read_capture(trace_dir: Path) -> Capture:
         )
     numbers = sorted(rank.rank for rank in manifest.ranks)
     paths = {number: trace_dir / f"rank{number:05d}.trace" for number in numbers}
-    cuts = {number: find_iterations(read_trace(path)) for number, path in paths.items()}
+    cuts = {number: find_iterations(_read_checked(path)) for number, path in paths.items()}
     num_iterations = min(cut.num_iterations for cut in cuts.values())
     events = {number: read_events(trace_dir / f"rank{number:05d}.events.jsonl") for number in numbers}
     ranks = {}
     opened = {}
     for number, path in paths.items():
-        trace = read_trace(path)
+        trace = _read_checked(path)
         opened[number] = communicators_opened(trace)
         ranks[number] = read_rank(number, trace, cuts[number].newest(num_iterations))
     _set_host_gaps(list(ranks.values()))
@@ -125,6 +126,12 @@ def read_capture(trace_dir: Path) -> Capture:
         }
         families = find_families(list(events.values()))
     return Capture(manifest=manifest, ranks=ranks, communicators=communicators, families=families)
+
+
+def _read_checked(path: Path) -> Trace:
+    trace = read_trace(path)
+    check_references(trace)
+    return trace
 
 
 def _set_host_gaps(ranks: list[CapturedRank]) -> None:
