@@ -24,6 +24,7 @@ from maya.capture.manifest import FILE_NAME, Manifest, RankResult
 from maya.capture.oom import last_out_of_memory
 from maya.capture.processes import PlainProcesses, ProcessPool, Zygote
 from maya.capture.spec import CaptureSpec
+from maya.capture.triton_ir import write_kernel_table
 from maya.errors import CaptureError, ConfigError
 from maya.signals import unwind_when_terminated
 
@@ -141,6 +142,7 @@ def _run(spec: CaptureSpec, command: Command, work_dir: Path, progress: Progress
     finally:
         pool.close()
         exchange.unlink(missing_ok=True)
+    write_kernel_table(work_dir, Path(env["TRITON_CACHE_DIR"]))
     for pattern in ("rank*.done", "rank*.repeats"):  # by which ranks told each other where they are
         for file in work_dir.glob(pattern):
             file.unlink()

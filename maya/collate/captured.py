@@ -226,6 +226,8 @@ def _details(trace: Trace, kind: str, positions: np.ndarray, rows: np.ndarray) -
             columns[name] = COLLECTIVE_TEXTS[name][values]
         else:
             columns[name] = values
+    if kind == "kernel":
+        columns["code"] = trace.kernel_codes()[trace.row[positions[rows]]]
     return pd.DataFrame(columns, index=rows)
 
 

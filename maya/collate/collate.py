@@ -13,6 +13,7 @@ from maya.collate.job import Job, RankTrace
 from maya.collate.memory_profile import MemoryProfile, profile_path, read_profile
 from maya.collate.rendezvous import find_rendezvous
 from maya.errors import TraceError
+from maya.trace import read_triton_kernels
 
 
 def collate(trace_dir: Path) -> Job:
@@ -52,6 +53,7 @@ def collate(trace_dir: Path) -> Job:
         unemulated_calls=_total([rank.unemulated for rank in manifest.ranks]),
         made_up_reads=manifest.made_up_reads,
         calls=_total([rank.calls for rank in manifest.ranks]),
+        triton_kernels=read_triton_kernels(trace_dir),
     )
 
 

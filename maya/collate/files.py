@@ -13,8 +13,9 @@ import pandas as pd
 from maya.collate.job import Communicator, Job, RankTrace
 from maya.collate.memory_profile import read_profile
 from maya.errors import TraceError
+from maya.trace.triton_kernels import triton_kernel
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 FILE_NAME = "job.json"
 
 
@@ -39,6 +40,7 @@ def write_job(job: Job, path: Path) -> None:
             "unemulated_calls": job.unemulated_calls,
             "made_up_reads": job.made_up_reads,
             "calls": job.calls,
+            "triton_kernels": [asdict(kernel) for kernel in job.triton_kernels.values()],
         }
         (temporary / FILE_NAME).write_text(json.dumps(header, indent=1) + "\n")
         temporary.chmod(0o755)
@@ -90,6 +92,7 @@ def _read_tables(path: Path, header: dict[str, Any]) -> Job:
         unemulated_calls=header["unemulated_calls"],
         made_up_reads=header["made_up_reads"],
         calls=header["calls"],
+        triton_kernels={row["code"]: triton_kernel(row) for row in header["triton_kernels"]},
     )
 
 

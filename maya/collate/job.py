@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from maya.collate.memory_profile import MemoryProfile
+from maya.trace import TritonKernel
 
 Array = np.ndarray
 
@@ -40,7 +41,8 @@ class RankTrace:
     ``details["collective"]`` carries ``communicator`` (index into Job.communicators), ``op`` (text, as
     CollectiveOp), ``dtype`` (text, as NCCL names it: bfloat16, float32, uint8, ...), ``count`` and ``bytes``
     (as nccl-tests counts size: all_gather total output, reduce_scatter total input,
-    all_reduce/all_to_all/send/recv the buffer) and ``peer`` (global rank, -1 for none).
+    all_reduce/all_to_all/send/recv the buffer) and ``peer`` (global rank, -1 for none). ``details["kernel"]``
+    carries ``code``: the key in Job.triton_kernels of kernels that Triton made, another number elsewhere.
     """
 
     rank: int  # the representative
@@ -69,3 +71,4 @@ class Job:
     unemulated_calls: dict[str, int] = field(default_factory=dict)
     made_up_reads: list[dict[str, Any]] = field(default_factory=list)  # as in the manifest, of all ranks
     calls: dict[str, int] = field(default_factory=dict)
+    triton_kernels: dict[int, TritonKernel] = field(default_factory=dict)  # by ``code`` of kernel details

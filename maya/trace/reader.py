@@ -73,6 +73,13 @@ class Trace:
         result[known] = self.strings[ids[known]]
         return result
 
+    def kernel_codes(self) -> np.ndarray:
+        """int64 hash of the loaded module that each kernel comes from, 0 for the program's own kernels."""
+        by_name = np.zeros(len(self.strings) + 1, dtype=np.int64)  # the last: no name
+        by_name[self.column("code", "name")] = self.column("code", "hash")
+        names = self.column("kernel", "name")
+        return by_name[np.where(names == MISSING, -1, names)]
+
     def table(self, kind: str) -> pd.DataFrame:
         """The records of a kind with named fields; the index is the position in the global order."""
         positions = self.positions(kind)
