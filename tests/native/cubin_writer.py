@@ -14,6 +14,7 @@ def write_cubin(name: str, num_registers: int, static_shared_bytes: int = 0) -> 
     symbols = bytes(24) + struct.pack("<IBBHQQ", texts.rindex(name.encode()), 0x12, 0, 0, 0, 0)
     registers = struct.pack("<BBHII", 4, REGISTER_COUNT, 8, 1, num_registers)
     contents = [b"", texts, symbols, registers, b"", b""]
+    contents = [content + bytes(-len(content) % 8) for content in contents]  # tables are aligned
     types = [0, 3, SYMBOLS, 1, 1, NOBITS]
     at, sections = 64, b""
     for offset, kind, content in zip(offsets, types, contents, strict=True):
