@@ -275,9 +275,9 @@ class Driver:
         if kind == 9:
             due = {INVALID_DIRECTION}
         elif count > 0:
+            ends_due = self.range_errors(target, to, count) | self.range_errors(source, origin, count)
             stream_due = self.stream_errors(self.streams[0] if is_sync else stream)
             due = self.spoil(stream_due, self.unsafe() if is_sync else set())
-            ends_due = self.range_errors(target, to, count) | self.range_errors(source, origin, count)
             on_device = (DEVICE, ASYNC, MANAGED, MAPPED)
             to_device = to is not None and to.kind in on_device
             from_device = origin is not None and origin.kind in on_device
