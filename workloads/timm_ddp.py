@@ -48,7 +48,8 @@ def make_loader(args: argparse.Namespace, device: torch.device) -> DataLoader:
         input_size=(3, args.image_size, args.image_size),
         batch_size=args.batch_size,
         is_training=True,
-        auto_augment="rand-m9-mstd0.5-inc1",
+        # Capped: at 10 posterization is left with 0 bits, which Pillow refuses.
+        auto_augment="rand-m9-mstd0.5-mmax9-inc1",
         re_prob=0.25,
         num_workers=args.workers,
         distributed=True,

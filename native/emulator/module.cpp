@@ -6,7 +6,7 @@
 #include <mutex>
 #include <string>
 
-#include "../trace/hash.h"
+#include "../trace/code_hash.h"
 #include "allocations.h"
 #include "cubin.h"
 #include "device_table.h"
@@ -32,7 +32,7 @@ cudaError_t load(Handle* handle, const void* image) {
   use_context(current_device());
   auto* module = new Module;
   module->contents = read_cubin(image);
-  module->code_hash = fnv1a(image, cubin_bytes(image));
+  module->code_hash = code_hash(image, cubin_bytes(image));
   *handle = reinterpret_cast<Handle>(module);
   return cudaSuccess;
 }

@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "code_hash.h"
 #include "format.h"
-#include "hash.h"
 
 namespace nb = nanobind;
 
@@ -324,7 +324,7 @@ nb::tuple repeated_suffix(nb::ndarray<const uint64_t, nb::ndim<1>, nb::c_contig,
 }
 
 // As a signed number, which `code` records hold.
-int64_t code_hash(nb::bytes code) { return static_cast<int64_t>(fnv1a(code.c_str(), code.size())); }
+int64_t hash_of_code(nb::bytes code) { return static_cast<int64_t>(code_hash(code.c_str(), code.size())); }
 
 nb::tuple split_fields(std::string_view fields) {
   nb::list names;
@@ -362,6 +362,6 @@ NB_MODULE(_decoder, module) {
   module.attr("FROM_GRAPH") = static_cast<int>(kFromGraph);
   module.attr("NOT_WORKLOAD") = static_cast<int>(kNotWorkload);
   module.def("decode", &decode, nb::arg("path"));
-  module.def("code_hash", &code_hash, nb::arg("code"));
+  module.def("code_hash", &hash_of_code, nb::arg("code"));
   module.def("repeated_suffix", &repeated_suffix, nb::arg("values"));
 }
