@@ -141,8 +141,8 @@ def fit_collectives(gpu: GpuConfig, rows: pd.DataFrame) -> tuple[IntraNodeModel,
     tables: dict[tuple[str, str, int], tuple[Floats, Floats]] = {}
     ratios: list[Floats] = []
     for (op, dtype, num_gpus), group in rows.groupby(["op", "dtype", "num_gpus"]):
-        group = group.sort_values("bytes")
-        sizes = group.bytes.to_numpy(np.float64)
+        group = group.sort_values("num_bytes")
+        sizes = group.num_bytes.to_numpy(np.float64)
         log_us = np.log(group.duration_us.to_numpy(np.float64))
         tables[str(op), str(dtype), int(num_gpus)] = (sizes, log_us)
         guess = np.interp(np.log(sizes[1:-1:2]), np.log(sizes[::2]), log_us[::2])

@@ -97,6 +97,8 @@ def ingest(gpu: GpuConfig, output: Path) -> None:
         parts.append(rows)
     profile = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
     profile["gpu"] = gpu.name
+    profile["scope"] = "kernel"
+    profile["harness"] = "cuda_graph"
     write_profile(profile, dropped, output)
     log.info("%s: %d measured rows, %d dropped, in %s", gpu.name, len(profile), sum(dropped.values()), output)
 
@@ -139,6 +141,10 @@ def _read_gemm(table: pd.DataFrame, gpu: GpuConfig) -> pd.DataFrame:
     table = table[table.gemm_dtype.isin(DTYPES)]
     rows = pd.DataFrame({"op_kind": "gemm", "dtype": table.gemm_dtype.map(DTYPES)})
     rows[["m", "n", "k"]] = table[["m", "n", "k"]]
+    rows["op"] = "linear"
+    rows["layout"] = "TN"
+    rows["direction"] = "forward"
+    rows["batch"] = 1
     rows["duration_us"] = table.latency * 1e3
     return rows
 
@@ -172,6 +178,8 @@ def _attention_rows(table: pd.DataFrame, kv_heads: "pd.Series[int]", causal: boo
     return pd.DataFrame(
         {
             "op_kind": "attention",
+            "op": "library",
+            "direction": "forward",
             "dtype": "bf16",
             "batch": table.batch_size,
             "seq_q": table.isl,
@@ -192,7 +200,10 @@ def _read_nccl(table: pd.DataFrame, gpu: GpuConfig) -> pd.DataFrame:
             "dtype": table.nccl_dtype.map(DTYPES),
             "op": table.op_name.replace(COLLECTIVE_NAMES),
             "num_gpus": table.num_gpus,
-            "bytes": table.message_size * table.nccl_dtype.map(NCCL_DTYPE_BYTES),
+            "direction": "forward",
+            "num_nodes": 1,
+            "link": "nvlink" if gpu.nvlink_bytes_per_s else "pcie",
+            "num_bytes": table.message_size * table.nccl_dtype.map(NCCL_DTYPE_BYTES),
             "duration_us": table.latency * 1e3,
         }
     )
@@ -217,7 +228,7 @@ def _drop_implausible(rows: pd.DataFrame, gpu: GpuConfig) -> tuple[pd.DataFrame,
         reasons["no peak rate known for the type"] = peak.isna()
     if kind == "collective" and gpu.nvlink_bytes_per_s == 0:
         factor = np.array([bus_factor(op, n) for op, n in zip(rows.op, rows.num_gpus, strict=True)])
-        busbw = rows.bytes * factor / (rows.duration_us * 1e-6)
+        busbw = rows.num_bytes * factor / (rows.duration_us * 1e-6)
         best = rows.assign(busbw=busbw).groupby(["op", "num_gpus", "dtype"]).busbw.transform("max")
         reasons[f"bus bandwidth never above {MIN_PCIE_BUSBW:.0e} B/s"] = best < MIN_PCIE_BUSBW
     bad = np.zeros(len(rows), bool)
