@@ -67,7 +67,12 @@ def synthetic_rank(rank: int, num_operations: int) -> tuple[RankTrace, Annotatio
     )
     zeros = np.zeros(num_operations)
     annotation = Annotation(
-        duration_ns=duration_ns, basis=zeros.astype(np.uint8), op_kind=kind, flops=zeros, bytes=zeros
+        duration_ns=duration_ns,
+        basis=zeros.astype(np.uint8),
+        op_kind=kind,
+        dtype=np.full(num_operations, "", object),
+        flops=zeros,
+        bytes=zeros,
     )
     return trace, annotation
 

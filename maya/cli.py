@@ -152,10 +152,17 @@ def _parser() -> argparse.ArgumentParser:
         "train",
         _train,
         "Train the estimators of a GPU on its table.",
-        "maya train h100_sxm --profile h100_sxm.parquet --output estimators",
+        "maya train h100_sxm --profile profiles/h100_sxm/aiconfigurator.parquet --output estimators",
     )
     train.add_argument("gpu", metavar="GPU", help="an option of config/gpu")
-    train.add_argument("--profile", type=Path, required=True, metavar="FILE", help="from `maya ingest`")
+    train.add_argument(
+        "--profile",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="from `maya ingest`; repeatable",
+    )
     train.add_argument("--output", type=Path, required=True, metavar="DIR")
 
     report = stage(

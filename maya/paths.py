@@ -22,6 +22,11 @@ def workloads_dir() -> Path:
     return _data_dir("workloads")
 
 
+def profiling_data_dir() -> Path:
+    """Folder of measurements and of shipped regressors, by GPU (absolute)."""
+    return _data_dir("profiling_data")
+
+
 def cache_dir() -> Path:
     """Folder for what can be made again: ``$XDG_CACHE_HOME/maya``, by default ``~/.cache/maya``."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")

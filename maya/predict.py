@@ -158,15 +158,23 @@ def out_of_memory(folder: Path, gpu: GpuConfig) -> tuple["Summary", dict[int, "M
     return summary, {failed.rank: profile}
 
 
-def ensure_estimator(gpu: GpuConfig) -> Path:
-    """Folder of the estimators of a GPU, trained when there are none yet for these measurements and code."""
+def ensure_estimator(gpu: GpuConfig, measurements: Path | None = None) -> Path:
+    """Folder of the estimator of a GPU, trained when there is none yet for these measurements and code.
+
+    Args:
+        measurements: folder with a folder of profiles (Parquet) for each GPU; by default `profiling_data`
+    """
+    from maya.config.compose import gpu_config
     from maya.estimators.ingest import ingest
+    from maya.estimators.inputs import inputs_of
     from maya.estimators.train import train
 
+    inputs = inputs_of(gpu, measurements)
     key = content_id(
         {
             "gpu": asdict(gpu),
-            "measurements": f"{MEASUREMENTS_PACKAGE} {version(MEASUREMENTS_PACKAGE)}",
+            "packaged": f"{MEASUREMENTS_PACKAGE} {version(MEASUREMENTS_PACKAGE)}",
+            "files": inputs.digest(),
             "code": source_digest("estimators"),
         }
     )
@@ -174,11 +182,21 @@ def ensure_estimator(gpu: GpuConfig) -> Path:
     if folder.is_dir():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
+    lenders = [
+        lender.regressors or ensure_estimator(gpu_config(lender.gpu), measurements)
+        for lender in inputs.lenders
+    ]
     scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     try:
-        profile = scratch / "profile.parquet"
-        ingest(gpu, profile)
-        train(profile, gpu, scratch / "estimator")
+        packaged = scratch / "aiconfigurator.parquet"
+        ingest(gpu, packaged)
+        train(
+            [packaged, *inputs.measurements],
+            gpu,
+            scratch / "estimator",
+            shipped=inputs.shipped,
+            lenders=lenders,
+        )
         try:
             (scratch / "estimator").rename(folder)
         except OSError:

@@ -227,6 +227,7 @@ class RankBuilder:
             duration_ns=table["duration_ns"].to_numpy(dtype=np.int64),
             basis=table["basis"].to_numpy(dtype=np.uint8),
             op_kind=table["op_kind"].to_numpy(dtype=object),
+            dtype=np.full(len(table), "", object),
             flops=table["flops"].to_numpy(dtype=np.float64),
             bytes=np.zeros(len(table)),
         )

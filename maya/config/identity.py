@@ -32,6 +32,12 @@ def job_from_dict(values: dict[str, Any]) -> JobConfig:
     return job
 
 
+def gpu_to_dict(gpu: GpuConfig) -> dict[str, Any]:
+    """The ``gpu`` part of ``job_to_dict``."""
+    sorted_gpu: dict[str, Any] = _sort(asdict(gpu))
+    return sorted_gpu
+
+
 def gpu_from_dict(values: dict[str, Any]) -> GpuConfig:
     """The ``gpu`` part of ``job_to_dict`` as an object."""
     gpu = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(GpuConfig), values))

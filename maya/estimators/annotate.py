@@ -2,8 +2,8 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -12,14 +12,15 @@ from maya.collate.job import Job, RankTrace
 from maya.config.schema import ClusterConfig, GpuConfig
 from maya.errors import EstimatorError
 from maya.estimators.annotation import Annotation
-from maya.estimators.attention import attention_flops
-from maya.estimators.bounds import memory_us
-from maya.estimators.conv import Convolutions, conv_us
+from maya.estimators.attention import attention_dims, attention_flops
+from maya.estimators.bounds import DTYPE_BYTES, memory_us
+from maya.estimators.conv import DIRECTIONS, geometry
 from maya.estimators.estimator import Estimator
 from maya.estimators.features import KERNEL_KEY, kernel_features, missing_to_zero
-from maya.estimators.gemm import BOUND, MODEL
+from maya.estimators.fits import BOUND, MODEL
 from maya.estimators.library_codes import CONV_COMPUTE_TF32, CUDNN_DTYPES, gemm_dtypes
 from maya.estimators.network import NetworkModel, Placement
+from maya.trace import TritonKernel
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +39,9 @@ class Estimate(NamedTuple):
 
     duration_us: np.ndarray
     basis: np.ndarray
-    op_kind: np.ndarray
-    flops: np.ndarray
+    op_kind: np.ndarray | str
+    dtype: np.ndarray | str
+    flops: np.ndarray | float
     num_bytes: np.ndarray
 
 
@@ -62,7 +64,7 @@ def annotate(job: Job, estimator: Estimator, gpu: GpuConfig, cluster: ClusterCon
         )
     network = NetworkModel(gpu=gpu, cluster=cluster, intra_node=estimator.intra_node)
     placements = [Placement.of(c.ranks, cluster.gpus_per_node) for c in job.communicators]
-    annotator = _Annotator(estimator, gpu, network, placements)
+    annotator = _Annotator(estimator, gpu, network, placements, job.triton_kernels)
     annotations = [annotator.annotate_rank(rank) for rank in job.ranks]
     annotator.log_unknown_kernels()
     return annotations
@@ -70,12 +72,18 @@ def annotate(job: Job, estimator: Estimator, gpu: GpuConfig, cluster: ClusterCon
 
 class _Annotator:
     def __init__(
-        self, estimator: Estimator, gpu: GpuConfig, network: NetworkModel, placements: list[Placement]
+        self,
+        estimator: Estimator,
+        gpu: GpuConfig,
+        network: NetworkModel,
+        placements: list[Placement],
+        triton_kernels: Mapping[int, TritonKernel],
     ) -> None:
         self.estimator = estimator
         self.gpu = gpu
         self.network = network
         self.placements = placements
+        self.triton_kernels = triton_kernels
         self.unknown_kernels: Counter[str] = Counter()
         self.kinds: dict[str, tuple[tuple[str, ...], Callable[[pd.DataFrame], Estimate]]] = {
             "kernel": (KERNEL_KEY, self._kernels),
@@ -109,6 +117,7 @@ class _Annotator:
         duration_ns = np.zeros(num_ops, np.int64)
         basis = np.zeros(num_ops, np.uint8)
         op_kind = np.full(num_ops, "", object)
+        dtype = np.full(num_ops, "", object)
         flops = np.zeros(num_ops)
         num_bytes = np.zeros(num_ops)
         for kind, (columns, predict) in self.kinds.items():
@@ -121,16 +130,22 @@ class _Annotator:
             keys = details[list(columns)]
             group = keys.groupby(list(columns), sort=False, dropna=False).ngroup().to_numpy()
             _, first, inverse = np.unique(group, return_index=True, return_inverse=True)
+
+            def spread(values: Any, inverse: np.ndarray = inverse) -> Any:
+                return values[inverse] if isinstance(values, np.ndarray) else values
+
             estimate = predict(keys.iloc[first].reset_index(drop=True))
             duration_ns[rows] = np.rint(estimate.duration_us[inverse] * 1e3).astype(np.int64)
             basis[rows] = estimate.basis[inverse]
-            op_kind[rows] = estimate.op_kind[inverse]
-            flops[rows] = estimate.flops[inverse]
+            op_kind[rows] = spread(estimate.op_kind)
+            dtype[rows] = spread(estimate.dtype)
+            flops[rows] = spread(estimate.flops)
             num_bytes[rows] = estimate.num_bytes[inverse]
             if kind == "kernel":
-                unknown = estimate.op_kind[inverse] == "generic"
-                self.unknown_kernels.update(details.name[unknown])
-        return Annotation(duration_ns=duration_ns, basis=basis, op_kind=op_kind, flops=flops, bytes=num_bytes)
+                self.unknown_kernels.update(details.name[op_kind[rows] == "generic"])
+        return Annotation(
+            duration_ns=duration_ns, basis=basis, op_kind=op_kind, dtype=dtype, flops=flops, bytes=num_bytes
+        )
 
     def log_unknown_kernels(self) -> None:
         if self.unknown_kernels:
@@ -144,62 +159,62 @@ class _Annotator:
             )
 
     def _kernels(self, keys: pd.DataFrame) -> Estimate:
-        features = kernel_features(keys)
-        num_bytes = features.num_bytes.to_numpy(np.float64)
-        duration_us = memory_us(self.gpu, num_bytes, features.efficiency.to_numpy(np.float64))
-        duration_us += features.latency_us.to_numpy(np.float64)
-        basis = np.full(len(keys), BOUND)
+        features = kernel_features(keys, self.triton_kernels)
+        duration_us, basis = self.estimator.predict("elementwise", features)
         flops = np.zeros(len(keys))
-        if "is_attention" in features:
-            fused = np.flatnonzero(features.is_attention.notna())
+        fused = np.flatnonzero(features.batch.notna())
+        if len(fused):
             ops = features.iloc[fused].reset_index(drop=True)
-            duration_us[fused], basis[fused] = self.estimator.attention.predict(ops)
+            duration_us[fused], basis[fused] = self.estimator.predict("attention", ops)
             flops[fused] = _attention_flops(ops)
-        return Estimate(duration_us, basis, features.op_kind.to_numpy(object), flops, num_bytes)
-
-    def _gemms(self, keys: pd.DataFrame) -> Estimate:
-        # Column-major C (m x n) of cuBLAS is row-major y[n, m], see maya/estimators/gemm.py.
-        n, m, k = (keys[c].to_numpy(np.float64) for c in ("m", "n", "k"))
-        batch = np.maximum(keys.batch.to_numpy(np.float64), 1.0)
-        dtypes, sizes = gemm_dtypes(keys)
-        duration_us = np.empty(len(keys))
-        basis = np.empty(len(keys), np.uint8)
-        for dtype in np.unique(dtypes):
-            rows = dtypes == dtype
-            duration_us[rows], basis[rows] = self.estimator.gemm.predict(
-                m[rows], n[rows], k[rows], batch[rows], str(dtype)
-            )
-        num_bytes = batch * (sizes[0] * m * k + sizes[1] * n * k + sizes[2] * m * n)
-        return Estimate(duration_us, basis, _constant("gemm", keys), 2.0 * batch * m * n * k, num_bytes)
-
-    def _convolutions(self, keys: pd.DataFrame) -> Estimate:
-        dtypes = np.array([CUDNN_DTYPES.get(int(code), "fp32") for code in keys.dtype], object)
-        dtypes[(dtypes == "fp32") & (keys.compute_dtype.to_numpy() == CONV_COMPUTE_TF32)] = "tf32"
-        duration_us = np.empty(len(keys))
-        basis = np.empty(len(keys), np.uint8)
-        flops = np.empty(len(keys))
-        num_bytes = np.empty(len(keys))
-        for dtype in np.unique(dtypes.astype(str)):
-            rows = dtypes == dtype
-            ops = _geometry(keys[rows])
-            duration_us[rows], basis[rows] = conv_us(self.gpu, ops, dtype)
-            flops[rows], num_bytes[rows] = ops.flops, ops.num_bytes(dtype)
-        return Estimate(duration_us, basis, _constant("conv", keys), flops, num_bytes)
-
-    def _attentions(self, keys: pd.DataFrame) -> Estimate:
-        ops = keys.assign(
-            family="library",
-            dtype=[CUDNN_DTYPES.get(int(code), "bf16") for code in keys.dtype],
-            backward=keys.direction != 0,
-            causal=keys.causal == 1,
-        )
-        duration_us, basis = self.estimator.attention.predict(ops)
-        bytes_each = 2.0 * keys.batch * (keys.head_dim_qk + keys.head_dim_v)
-        num_bytes = bytes_each * (keys.heads_q * keys.seq_q + keys.heads_kv * keys.seq_kv)
         return Estimate(
             duration_us,
             basis,
-            _constant("attention", keys),
+            features.op_kind.to_numpy(object),
+            features.dtype.to_numpy(object),
+            flops,
+            features.num_bytes.to_numpy(np.float64),
+        )
+
+    def _gemms(self, keys: pd.DataFrame) -> Estimate:
+        # Column-major C (m x n) of cuBLAS is row-major y[n, m], see maya/estimators/gemm.py.
+        dtypes, sizes = gemm_dtypes(keys)
+        ops = pd.DataFrame(
+            {"m": keys.n, "n": keys.m, "k": keys.k, "batch": np.maximum(keys.batch, 1), "dtype": dtypes}
+        )
+        duration_us, basis = self.estimator.predict("gemm", ops)
+        m, n, k, batch = (ops[c].to_numpy(np.float64) for c in ("m", "n", "k", "batch"))
+        num_bytes = batch * (sizes[0] * m * k + sizes[1] * n * k + sizes[2] * m * n)
+        return Estimate(duration_us, basis, "gemm", dtypes.astype(object), 2.0 * batch * m * n * k, num_bytes)
+
+    def _convolutions(self, keys: pd.DataFrame) -> Estimate:
+        dtypes = _cudnn_dtypes(keys, default="fp32")
+        dtypes[(dtypes == "fp32") & (keys.compute_dtype.to_numpy() == CONV_COMPUTE_TF32)] = "tf32"
+        ops = keys.assign(
+            dtype=dtypes,
+            direction=keys.direction.map(dict(enumerate(DIRECTIONS))),
+            channels_last=keys.channels_last == 1,
+        )
+        duration_us, basis = self.estimator.predict("conv", ops)
+        shapes = geometry(ops)
+        num_bytes = shapes.num_elements * np.array([DTYPE_BYTES[d] for d in dtypes])
+        return Estimate(duration_us, basis, "conv", dtypes, shapes.flops, num_bytes)
+
+    def _attentions(self, keys: pd.DataFrame) -> Estimate:
+        ops = keys.rename(columns={"head_dim_qk": "head_dim"}).assign(
+            op="library",
+            dtype=_cudnn_dtypes(keys, default="bf16"),
+            direction=np.where(keys.direction == 0, "forward", "backward"),
+            causal=keys.causal == 1,
+        )
+        duration_us, basis = self.estimator.predict("attention", ops)
+        batch, heads, seq_q, seq_kv, dim_qk, dim_v = attention_dims(ops)
+        num_bytes = 2.0 * batch * (dim_qk + dim_v) * (heads * seq_q + ops.heads_kv * seq_kv)
+        return Estimate(
+            duration_us,
+            basis,
+            "attention",
+            ops.dtype.to_numpy(object),
             _attention_flops(ops),
             num_bytes.to_numpy(np.float64),
         )
@@ -207,12 +222,12 @@ class _Annotator:
     def _library_ops(self, keys: pd.DataFrame) -> Estimate:
         num_bytes = missing_to_zero(keys.read_bytes) + missing_to_zero(keys.written_bytes)
         flops = missing_to_zero(keys.flops)
-        dtypes = [CUDNN_DTYPES.get(int(code), "fp32") for code in keys.dtype]
+        dtypes = _cudnn_dtypes(keys, default="fp32")
         rate = np.array([self.gpu.peak_flops.get(d, self.gpu.peak_flops["fp32"]) for d in dtypes])
         # Half of the peak: such operations (FFT, sparse, RNN, solvers) are varied and none is tabulated.
         duration_us = np.maximum(memory_us(self.gpu, num_bytes, 0.8), flops / (0.5 * rate) * 1e6)
         kinds = np.array([_library_kind(str(name)) for name in keys.name], object)
-        return Estimate(duration_us, np.full(len(keys), BOUND), kinds, flops, num_bytes)
+        return Estimate(duration_us, np.full(len(keys), BOUND), kinds, dtypes, flops, num_bytes)
 
     def _copies(self, keys: pd.DataFrame) -> Estimate:
         num_bytes = missing_to_zero(keys.bytes)
@@ -227,13 +242,12 @@ class _Annotator:
             between_us,
         )
         basis = np.where(direction == 2, BOUND, MODEL).astype(np.uint8)
-        return Estimate(duration_us, basis, _constant("memcpy", keys), np.zeros(len(keys)), num_bytes)
+        return Estimate(duration_us, basis, "memcpy", "", 0.0, num_bytes)
 
     def _memsets(self, keys: pd.DataFrame) -> Estimate:
         num_bytes = missing_to_zero(keys.bytes)
-        duration_us = memory_us(self.gpu, num_bytes)
         return Estimate(
-            duration_us, np.full(len(keys), BOUND), _constant("memset", keys), np.zeros(len(keys)), num_bytes
+            memory_us(self.gpu, num_bytes), np.full(len(keys), BOUND), "memset", "", 0.0, num_bytes
         )
 
     def _collectives(self, keys: pd.DataFrame) -> Estimate:
@@ -247,42 +261,16 @@ class _Annotator:
             duration_us[i], basis[i] = self.network.predict_us(
                 str(key.op), str(key.dtype), max(float(key.bytes), 0.0), placement
             )
-        return Estimate(
-            duration_us,
-            basis,
-            _constant("collective", keys),
-            np.zeros(len(keys)),
-            keys.bytes.to_numpy(np.float64),
-        )
+        return Estimate(duration_us, basis, "collective", "", 0.0, keys.bytes.to_numpy(np.float64))
 
 
-def _constant(kind: str, keys: pd.DataFrame) -> np.ndarray:
-    return np.full(len(keys), kind, object)
+def _cudnn_dtypes(keys: pd.DataFrame, default: str) -> np.ndarray:
+    return np.array([CUDNN_DTYPES.get(int(code), default) for code in keys.dtype], object)
 
 
 def _attention_flops(ops: pd.DataFrame) -> np.ndarray:
-    columns = ("batch", "heads_q", "seq_q", "seq_kv", "head_dim_qk", "head_dim_v")
-    batch, heads, seq_q, seq_kv, dim_qk, dim_v = (ops[c].to_numpy(np.float64) for c in columns)
-    forward = attention_flops(batch, heads, seq_q, seq_kv, dim_qk, dim_v, ops.causal.to_numpy(bool))
-    return forward * np.where(ops.backward.to_numpy(bool), BACKWARD_FLOPS_RATIO, 1.0)
-
-
-def _geometry(keys: pd.DataFrame) -> Convolutions:
-    def points(prefix: str, dims: str = "dhw") -> np.ndarray:
-        return np.prod([np.maximum(keys[f"{prefix}_{d}"].to_numpy(np.float64), 1.0) for d in dims], axis=0)
-
-    return Convolutions(
-        direction=keys.direction.to_numpy(),
-        batch=keys.batch.to_numpy(np.float64),
-        channels_in=keys.channels_in.to_numpy(np.float64),
-        channels_out=keys.channels_out.to_numpy(np.float64),
-        groups=np.maximum(keys.groups.to_numpy(np.float64), 1.0),
-        in_points=points("in"),
-        out_points=points("out"),
-        kernel_points=points("kernel"),
-        stride_points=points("stride", "hw"),
-        channels_last=keys.channels_last.to_numpy() == 1,
-    )
+    forward = attention_flops(ops)
+    return forward * np.where(ops.direction == "backward", BACKWARD_FLOPS_RATIO, 1.0)
 
 
 def _library_kind(name: str) -> str:

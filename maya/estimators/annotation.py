@@ -4,9 +4,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-BASES = ("measured", "interpolated", "bound", "model")
-"""How a duration was made: a measured row, between measured rows, a data-sheet bound with an
-efficiency, or an analytical model of links (collectives, copies)."""
+BASES = ("measured", "interpolated", "extrapolated", "borrowed", "bound", "model")
+"""How a duration was made: a measured row, between measured rows, beyond them, with the efficiency measured
+on the nearest other GPU, a data-sheet bound with an efficiency, or an analytical model of links
+(collectives, copies)."""
+
+MEASURED_BASES = ("measured", "interpolated", "extrapolated")
+"""Those that rest on measurements of the GPU itself."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -16,5 +20,6 @@ class Annotation:
     duration_ns: np.ndarray  # int64
     basis: np.ndarray  # uint8, index into BASES
     op_kind: np.ndarray  # object (str): gemm, attention, conv, elementwise, norm, ..., "" for none
+    dtype: np.ndarray  # object (str): type that decides the rate, "" where it does not matter
     flops: np.ndarray  # float64
     bytes: np.ndarray  # float64: moved through memory, or between ranks for collectives

@@ -1,15 +1,12 @@
 """Durations of fused attention, forward from tables, backward from the forward."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from maya.config.schema import GpuConfig
 from maya.estimators.bounds import DTYPE_BYTES, peak_flops
-from maya.estimators.gemm import BOUND, INTERPOLATED, MEASURED, Basis, accuracy
-from maya.estimators.interpolation import Floats, LogGrid, fit_log_grid
+from maya.estimators.fits import BOUND, EXTRAPOLATED, INTERPOLATED, MEASURED, Basis, Fit, Fits, fit_trees
+from maya.estimators.interpolation import Floats, fit_log_grid
 
 # Kernel families. "library": the best kernel for the GPU (cuDNN, FlashAttention-3 on Hopper); "flash": the
 # FlashAttention-2 kernels inside PyTorch; "efficient": PyTorch's CUTLASS memory-efficient kernels.
@@ -36,81 +33,87 @@ PEAK_SHARE = 0.58
 HALF_SHARE_KEYS = 500.0
 
 
-def attention_flops(
-    batch: Floats,
-    heads: Floats,
-    seq_q: Floats,
-    seq_kv: Floats,
-    dim_qk: Floats,
-    dim_v: Floats,
-    causal: NDArray[np.bool_],
-) -> Floats:
+def attention_flops(ops: pd.DataFrame) -> Floats:
     """FLOPs of a forward pass: 2 b h s_q s_kv (d_qk + d_v), half of it under a causal mask."""
-    return 2.0 * batch * heads * seq_q * seq_kv * (dim_qk + dim_v) * np.where(causal, 0.5, 1.0)
+    batch, heads, seq_q, seq_kv, dim_qk, dim_v = attention_dims(ops)
+    share = np.where(ops.causal.to_numpy(bool), 0.5, 1.0)
+    flops: Floats = 2.0 * batch * heads * seq_q * seq_kv * (dim_qk + dim_v) * share
+    return flops
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AttentionModel:
-    """``tables``: by (head dim, causal), log of (forward duration / roofline) over (batch x heads, keys)."""
+# Types whose kernels run on the same units at the same rate as the table's.
+TABLE_DTYPES = ("bf16", "fp16", "fp8")
+TABLE = "attention/bf16"
 
-    gpu: GpuConfig
-    tables: dict[tuple[int, bool], LogGrid]
 
-    def predict(self, ops: pd.DataFrame) -> tuple[Floats, Basis]:
-        """Durations in us and their basis.
+def attention_us(gpu: GpuConfig, fits: Fits, ops: pd.DataFrame) -> tuple[Floats, Basis]:
+    """Durations in us and their basis.
 
-        Args:
-            ops: columns family, dtype, backward, batch, heads_q, heads_kv, seq_q, seq_kv, head_dim_qk,
-                head_dim_v, causal
-        """
-        duration_us = np.empty(len(ops))
-        basis = np.full(len(ops), BOUND)
-        groups = ops.groupby(["dtype", "head_dim_qk", "causal"], sort=False).indices
-        for (dtype, head_dim, causal), rows in groups.items():
-            group = ops.iloc[rows]
-            bound = _roofline_us(self.gpu, group, str(dtype))
-            work = (group.batch * group.heads_q).to_numpy(np.float64)
-            keys = group.seq_kv.to_numpy(np.float64)
-            duration_us[rows], basis[rows] = self._forward(
-                str(dtype), int(head_dim), bool(causal), bound, work, keys
-            )
-        family = ops.family.to_numpy(object)
-        flash_ratio = FLASH_2_TIME_RATIO.get(self.gpu.compute_capability, 1.0)
-        ratio = {"library": 1.0, "flash": flash_ratio, "efficient": flash_ratio * EFFICIENT_TIME_RATIO}
-        backward = ops.backward.to_numpy(bool)
-        duration_us *= np.array([ratio[f] for f in family])
-        duration_us *= np.where(backward, np.array([BACKWARD_TIME_RATIO[f] for f in family]), 1.0)
-        derived = backward | np.array([ratio[f] != 1.0 for f in family], bool)
-        return duration_us, np.where(derived, BOUND, basis).astype(np.uint8)
+    Args:
+        ops: columns op (FAMILIES), dtype, direction, batch, heads_q, heads_kv, seq_q, seq_kv, head_dim,
+            causal; head_dim_v where values have another width
+    """
+    duration_us = np.empty(len(ops))
+    basis = np.full(len(ops), BOUND)
+    groups = ops.groupby(["dtype", "head_dim", "causal"], sort=False).indices
+    for (dtype, head_dim, causal), rows in groups.items():
+        group = ops.iloc[rows]
+        duration_us[rows], basis[rows] = _forward_us(
+            gpu, fits, group, str(dtype), int(head_dim), bool(causal)
+        )
+    family = ops.op.to_numpy(object)
+    flash_ratio = FLASH_2_TIME_RATIO.get(gpu.compute_capability, 1.0)
+    ratio = {"library": 1.0, "flash": flash_ratio, "efficient": flash_ratio * EFFICIENT_TIME_RATIO}
+    backward = (ops.direction == "backward").to_numpy()
+    duration_us *= np.array([ratio[f] for f in family])
+    duration_us *= np.where(backward, np.array([BACKWARD_TIME_RATIO[f] for f in family]), 1.0)
+    derived = backward | np.array([ratio[f] != 1.0 for f in family], bool)
+    basis = np.where(derived & (basis <= INTERPOLATED), EXTRAPOLATED, basis)
+    return duration_us, basis.astype(np.uint8)
 
-    def _forward(
-        self, dtype: str, head_dim: int, causal: bool, bound: Floats, work: Floats, keys: Floats
-    ) -> tuple[Floats, Basis]:
-        """From the table of the same head dim and mask, else the nearest.
 
-        A full mask without a table is read from the causal one at twice the keys: rows as long on average.
-        """
-        if not self.tables or dtype not in ("bf16", "fp16", "fp8"):
-            return bound / PEAK_SHARE * (1 + HALF_SHARE_KEYS / np.maximum(keys, 1.0)), np.full(
-                len(keys), BOUND
-            )
+def _forward_us(
+    gpu: GpuConfig, fits: Fits, ops: pd.DataFrame, dtype: str, head_dim: int, causal: bool
+) -> tuple[Floats, Basis]:
+    """From the table of the same head dim and mask, else the nearest.
 
-        def distance(key: tuple[int, bool]) -> tuple[float, bool]:
-            return abs(np.log(key[0] / max(head_dim, 1))), key[1] != causal
+    A full mask without a table is read from the causal one at twice the keys: rows as long on average.
+    """
+    bound_us = _roofline_us(gpu, ops, dtype)
+    keys = ops.seq_kv.to_numpy(np.float64)
+    tables = [_dims_of(group) for group in fits if group.startswith(TABLE)]
+    if not tables or dtype not in TABLE_DTYPES:
+        return bound_us / PEAK_SHARE * (1 + HALF_SHARE_KEYS / np.maximum(keys, 1.0)), np.full(len(ops), BOUND)
 
-        nearest = min(self.tables, key=distance)
-        stretch = 2.0 if nearest[1] and not causal else 0.5 if causal and not nearest[1] else 1.0
-        log_ratio, is_measured, inside = self.tables[nearest](work, keys * stretch)
-        same = nearest == (head_dim, causal) and dtype != "fp8"
-        basis = np.where(is_measured & (dtype == "bf16"), MEASURED, INTERPOLATED)
-        return bound * np.exp(log_ratio), np.where(inside & same, basis, BOUND).astype(np.uint8)
+    def distance(dims: tuple[int, bool]) -> tuple[float, bool]:
+        return abs(np.log(dims[0] / max(head_dim, 1))), dims[1] != causal
+
+    nearest = min(tables, key=distance)
+    stretch = 2.0 if nearest[1] and not causal else 0.5 if causal and not nearest[1] else 1.0
+    work = (ops.batch * ops.heads_q).to_numpy(np.float64)
+    log_ratio, basis = fits[group_of_attention(*nearest)](
+        (work, keys * stretch), lambda rows: _tree_features(gpu, ops[rows], stretch)
+    )
+    if nearest != (head_dim, causal) or dtype == "fp8":
+        basis = np.where(basis <= INTERPOLATED, EXTRAPOLATED, basis)
+    elif dtype != "bf16":
+        basis = np.where(basis == MEASURED, INTERPOLATED, basis)
+    return bound_us * np.exp(log_ratio), basis.astype(np.uint8)
+
+
+def group_of_attention(head_dim: int, causal: bool) -> str:
+    return f"{TABLE}/{head_dim}/{'causal' if causal else 'full'}"
+
+
+def _dims_of(group: str) -> tuple[int, bool]:
+    head_dim, mask = group.split("/")[2:]
+    return int(head_dim), mask == "causal"
 
 
 def _roofline_us(gpu: GpuConfig, ops: pd.DataFrame, dtype: str) -> Floats:
     """max(FLOPs / peak, bytes of q, k, v and output / HBM rate) plus the shortest kernel."""
-    columns = ("batch", "heads_q", "seq_q", "seq_kv", "head_dim_qk", "head_dim_v")
-    batch, heads, seq_q, seq_kv, dim_qk, dim_v = (ops[c].to_numpy(np.float64) for c in columns)
-    flops = attention_flops(batch, heads, seq_q, seq_kv, dim_qk, dim_v, ops.causal.to_numpy(bool))
+    batch, heads, seq_q, seq_kv, dim_qk, dim_v = attention_dims(ops)
+    flops = attention_flops(ops)
     kv_heads = ops.heads_kv.to_numpy(np.float64)
     num_bytes = DTYPE_BYTES[dtype] * batch * (dim_qk + dim_v) * (heads * seq_q + kv_heads * seq_kv)
     return (
@@ -118,26 +121,28 @@ def _roofline_us(gpu: GpuConfig, ops: pd.DataFrame, dtype: str) -> Floats:
     )
 
 
-def fit_attention(gpu: GpuConfig, rows: pd.DataFrame) -> tuple[AttentionModel, dict[str, dict[str, float]]]:
-    """Fits one grid per head dim and mask; the errors are those of a fit without a tenth of the shapes."""
-    rows = rows.rename(columns={"head_dim": "head_dim_qk"})
-    rows = rows.assign(head_dim_v=rows.head_dim_qk, family="library", backward=False)
-    rows = rows[(rows.seq_q > 1) & (rows.heads_q > 0)].reset_index(drop=True)
-    rows["causal"] = rows.causal.astype(bool)
-    model = AttentionModel(gpu=gpu, tables=_fit_tables(gpu, rows))
-    if rows.empty:
-        return model, {}
-    shape = rows.groupby(["batch", "seq_q", "head_dim_qk"]).ngroup().to_numpy()
-    held_out = (np.random.default_rng(0).random(shape.max() + 1) < 0.1)[shape]
-    trial = AttentionModel(gpu=gpu, tables=_fit_tables(gpu, rows[~held_out]))
-    test = rows[held_out & (rows.heads_q == rows.heads_kv)].reset_index(drop=True)
-    guess, _ = trial.predict(test)
-    return model, {"attention_bf16": accuracy(guess / test.duration_us.to_numpy())}
+def attention_dims(ops: pd.DataFrame) -> list[Floats]:
+    """batch, heads_q, seq_q, seq_kv, head dims of keys and of values as floats."""
+    value_dim = "head_dim_v" if "head_dim_v" in ops else "head_dim"
+    columns = ("batch", "heads_q", "seq_q", "seq_kv", "head_dim", value_dim)
+    return [ops[column].to_numpy(np.float64) for column in columns]
 
 
-def _fit_tables(gpu: GpuConfig, rows: pd.DataFrame) -> dict[tuple[int, bool], LogGrid]:
-    tables = {}
-    for (head_dim, causal), group in rows.groupby(["head_dim_qk", "causal"]):
+def _tree_features(gpu: GpuConfig, ops: pd.DataFrame, stretch: float) -> Floats:
+    batch, heads, seq_q, seq_kv, *_ = attention_dims(ops)
+    group_size = heads / ops.heads_kv.to_numpy(np.float64)
+    waves = batch * heads * np.ceil(seq_q / 128) / gpu.num_sms
+    logs = [np.log(x) for x in (batch, heads, seq_kv * stretch, group_size, batch * heads, waves)]
+    return np.stack([*logs, waves % 1], axis=1)
+
+
+def fit_attention(gpu: GpuConfig, rows: pd.DataFrame) -> Fits:
+    """One fit per head dim and mask, on forward passes of the best kernel in 2-byte types."""
+    rows = rows[(rows.op == "library") & (rows.direction == "forward") & rows.dtype.isin(("bf16", "fp16"))]
+    rows = rows[(rows.seq_q > 1) & (rows.heads_q > 0)]
+    rows = rows.assign(causal=rows.causal.astype(bool))
+    fits: Fits = {}
+    for (head_dim, causal), group in rows.groupby(["head_dim", "causal"]):
         log_ratio = np.log(group.duration_us.to_numpy(np.float64) / _roofline_us(gpu, group, "bf16"))
         points = pd.DataFrame(
             {"work": group.batch * group.heads_q, "keys": group.seq_kv, "log_ratio": log_ratio}
@@ -148,5 +153,9 @@ def _fit_tables(gpu: GpuConfig, rows: pd.DataFrame) -> dict[tuple[int, bool], Lo
         fewest = points.group_size == points.groupby(["work", "keys"]).group_size.transform("min")
         mean = points[fewest].groupby(["work", "keys"], as_index=False).log_ratio.mean()
         axes = (mean.work.to_numpy(np.float64), mean["keys"].to_numpy(np.float64))
-        tables[(int(head_dim), bool(causal))] = fit_log_grid(axes, mean.log_ratio.to_numpy(np.float64))
-    return tables
+        fits[group_of_attention(int(head_dim), bool(causal))] = Fit(
+            grid=fit_log_grid(axes, mean.log_ratio.to_numpy(np.float64)),
+            trees=fit_trees(_tree_features(gpu, group, 1.0), log_ratio, depth=6),
+            way="mean",
+        )
+    return fits

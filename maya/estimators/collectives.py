@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from maya.config.schema import GpuConfig
-from maya.estimators.gemm import INTERPOLATED, MEASURED, MODEL, accuracy
-from maya.estimators.interpolation import Floats
+from maya.estimators.fits import EXTRAPOLATED, INTERPOLATED, MEASURED, MODEL, Fit, Fits
+from maya.estimators.interpolation import Floats, fit_log_grid
 
 # Start-up and per-step latencies in us, and the share of the bandwidth, of NCCL's ring protocols on NVLink
 # and PCIe (NVIDIA/nccl@5067397, 2.30.7, src/graph/tuning.cc). LL sends a flag with every 4 bytes, so half of
@@ -63,6 +63,16 @@ class IntraNodeModel:
     gpu: GpuConfig
     tables: dict[tuple[str, str, int], tuple[Floats, Floats]]
 
+    @classmethod
+    def of(cls, gpu: GpuConfig, fits: Fits) -> "IntraNodeModel":
+        tables = {}
+        for group, fit in fits.items():
+            kind, *names = group.split("/")
+            if kind == "collective" and fit.grid is not None:
+                op, dtype, num_gpus = names
+                tables[op, dtype, int(num_gpus)] = (fit.grid.axes[0], fit.grid.values)
+        return cls(gpu=gpu, tables=tables)
+
     def predict_us(
         self, op: str, dtype: str, num_ranks: int, num_bytes: float, link: str
     ) -> tuple[float, int]:
@@ -96,14 +106,15 @@ class IntraNodeModel:
             return None
         if num_ranks in counts:
             sizes, _ = self.tables[op, dtype, num_ranks]
-            basis = MEASURED if num_bytes in sizes else INTERPOLATED
+            beyond = num_bytes > sizes[-1] or num_bytes < sizes[0]
+            basis = MEASURED if num_bytes in sizes else EXTRAPOLATED if beyond else INTERPOLATED
             return self._at(op, dtype, num_ranks, num_bytes), int(basis)
         lower = max((n for n in counts if n < num_ranks), default=None)
         upper = min((n for n in counts if n > num_ranks), default=None)
         if lower is None or upper is None:  # beyond the tables: the bus bandwidth stays as it is
             nearest = counts[-1] if upper is None else counts[0]
             scale = bus_factor(op, num_ranks) / bus_factor(op, nearest)
-            return self._at(op, dtype, nearest, num_bytes) * scale, int(MODEL)
+            return self._at(op, dtype, nearest, num_bytes) * scale, int(EXTRAPOLATED)
         share = np.log(num_ranks / lower) / np.log(upper / lower)
         ends = [np.log(self._at(op, dtype, n, num_bytes)) for n in (lower, upper)]
         return float(np.exp((1 - share) * ends[0] + share * ends[1])), int(INTERPOLATED)
@@ -136,16 +147,14 @@ class IntraNodeModel:
         return self.gpu.nvlink_bytes_per_s * NVLINK_RING_RATIO
 
 
-def fit_collectives(gpu: GpuConfig, rows: pd.DataFrame) -> tuple[IntraNodeModel, dict[str, dict[str, float]]]:
-    """Keeps the tables; the errors are those at every second size, predicted from the others."""
-    tables: dict[tuple[str, str, int], tuple[Floats, Floats]] = {}
-    ratios: list[Floats] = []
+def fit_collectives(gpu: GpuConfig, rows: pd.DataFrame) -> Fits:
+    """One table over sizes for each operation, type and number of GPUs of one node."""
+    link = "nvlink" if gpu.nvlink_bytes_per_s else "pcie"
+    rows = rows[(rows.num_nodes == 1) & (rows.link == link) & (rows.num_bytes > 0)]
+    fits: Fits = {}
     for (op, dtype, num_gpus), group in rows.groupby(["op", "dtype", "num_gpus"]):
-        group = group.sort_values("num_bytes")
         sizes = group.num_bytes.to_numpy(np.float64)
         log_us = np.log(group.duration_us.to_numpy(np.float64))
-        tables[str(op), str(dtype), int(num_gpus)] = (sizes, log_us)
-        guess = np.interp(np.log(sizes[1:-1:2]), np.log(sizes[::2]), log_us[::2])
-        ratios.append(np.exp(guess - log_us[1:-1:2]))
-    errors = {"collective": accuracy(np.concatenate(ratios))} if ratios else {}
-    return IntraNodeModel(gpu=gpu, tables=tables), errors
+        grid = fit_log_grid((sizes,), log_us)
+        fits[f"collective/{op}/{dtype}/{int(num_gpus)}"] = Fit(grid=grid, way="grid")
+    return fits

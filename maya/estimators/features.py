@@ -1,13 +1,14 @@
-"""From a recorded kernel launch to what decides its duration: kind, bytes moved, attention dims.
+"""From a recorded kernel launch to what decides its duration: kind, variant, type, bytes moved, dims.
 
 One table of rules says, by kernel name, what a kernel is, how to count the bytes it moves and how fast
 it moves them against a plain streaming kernel. Counts come from the launch (number of elements, types in the
-name, grid) and from the input sizes of the PyTorch operator around the launch.
+name, grid) and from the input sizes of the PyTorch operator around the launch. Kinds, variants, types, rows,
+columns and bytes mean what they mean for measured operations (`profile_schema`).
 """
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
@@ -16,13 +17,24 @@ import numpy as np
 import pandas as pd
 
 from maya.estimators.kernel_names import (
+    copy_op,
+    direction,
     element_bytes,
+    element_dtype,
+    elementwise_op,
     first_two_sizes,
     foreach_accesses,
+    foreach_op,
+    norm_op,
     operand_bytes,
+    optimizer_op,
+    reduction_op,
+    softmax_op,
     trailing_bools,
 )
-from maya.estimators.launch_sizes import elements_of_launch
+from maya.estimators.launch_sizes import shape_of_launch
+from maya.estimators.triton_kernels import space_of, triton_bytes, triton_dtype, triton_op
+from maya.trace import TritonKernel
 
 # Elements that one block of a multi_tensor_apply kernel handles (ATen/native/cuda/MultiTensorApply.cuh,
 # kChunkSize).
@@ -33,15 +45,21 @@ DEFAULT_ELEMENTS_PER_THREAD = 4
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel launch; ``num_elements``, of its index space, is 0 where the launch does not say."""
+    """One kernel launch.
+
+    ``num_elements`` of its index space, and its ``shape`` (rows, columns), are 0 where a launch is silent.
+    ``triton`` describes the kernel where Triton made it and the capture has its table.
+    """
 
     name: str
     num_elements: int
+    shape: tuple[int, int]
     num_blocks: int
     threads_per_block: int
     operator: str
     sizes: tuple[tuple[int, ...], ...]  # of the operator's tensors, lists of tensors flattened
     scalars: tuple[int, ...] = field(default=())
+    triton: TritonKernel | None = None
 
     @property
     def element_bytes(self) -> int:
@@ -174,10 +192,10 @@ def _scatter_rows(launch: Launch) -> float:
 
 
 def _triton(launch: Launch) -> float:
-    """Three operands of two bytes for every element of the index space: the launch does not tell."""
-    sizes = [s for s in launch.scalars if 0 < s < 2**34]
-    space = prod(sizes[:2]) if "_red_" in launch.name or "_per_" in launch.name else max(sizes, default=0)
-    return 6.0 * (launch.num_elements or space or launch.grid_elements)
+    # Only torch.compile announces the arguments of a kernel, as an operator of the kernel's name.
+    sizes = launch.sizes if launch.operator == launch.name else ()
+    elements = launch.num_elements or (0 if sizes else launch.grid_elements)
+    return triton_bytes(launch.triton, sizes, elements)
 
 
 def _num_keys(launch: Launch) -> int:
@@ -219,23 +237,42 @@ class Rule:
     traffic: Traffic
     efficiency: float
     latency_us: float
+    op: str = ""
 
 
-def _rule(pattern: str, op_kind: str, traffic: Traffic, efficiency: float, latency_us: float = 0.0) -> Rule:
-    return Rule(re.compile(pattern), op_kind, traffic, efficiency, latency_us)
+def _rule(
+    pattern: str,
+    op_kind: str,
+    traffic: Traffic,
+    efficiency: float,
+    latency_us: float = 0.0,
+    op: str = "",
+) -> Rule:
+    return Rule(re.compile(pattern), op_kind, traffic, efficiency, latency_us, op)
+
+
+def _unknown(launch: Launch) -> float:
+    """The operator's tensors, or the index space once in and once out."""
+    known = launch.total if launch.sizes else launch.num_elements or launch.grid_elements
+    return 2.0 * known * launch.element_bytes
+
+
+# What nothing is known of.
+UNKNOWN = _rule("", "generic", _unknown, 0.7)
+TRITON = re.compile("^triton_|_triton_")
 
 
 # The first rule that matches wins. docs/estimators.md says where the efficiencies come from.
 RULES = (
     # Around FlashAttention's backward: dO and O are read and an fp32 accumulator is cleared; it becomes dQ.
-    _rule("flash_bwd_dot_do_o", "attention", _bytes_of_largest(8.0), 0.9),
-    _rule("flash_bwd_convert_d", "attention", _bytes_of_largest(6.0), 0.9),
-    _rule("flash_fwd_splitkv_combine", "attention", _times_largest(2.0), 0.8),
+    _rule("flash_bwd_dot_do_o", "attention", _bytes_of_largest(8.0), 0.9, op="dot_do_o"),
+    _rule("flash_bwd_convert_d", "attention", _bytes_of_largest(6.0), 0.9, op="convert_dq"),
+    _rule("flash_fwd_splitkv_combine", "attention", _times_largest(2.0), 0.8, op="splitkv_combine"),
     _rule("FusedOptimizer|Fused(Adam|Sgd|SGD|Adagrad|Lamb)", "optimizer", _foreach, 0.9),
     _rule("multi_tensor_apply_kernel", "foreach", _foreach, 0.85),
     _rule("lpnorm_cleanup|lpmax_cleanup", "reduction", _partial_results, 0.5, 2.0),
-    _rule("CatArrayBatchedCopy|foreach_tensor_copy", "copy", _read_and_write_all, 0.85),
-    _rule("chunk_cat_cuda_kernel|split_with_sizes_copy", "copy", _pack_or_unpack, 0.85),
+    _rule("CatArrayBatchedCopy|foreach_tensor_copy", "copy", _read_and_write_all, 0.85, op="cat"),
+    _rule("chunk_cat_cuda_kernel|split_with_sizes_copy", "copy", _pack_or_unpack, 0.85, op="chunk_cat"),
     _rule("unrolled_elementwise_kernel<.*copy_kernel", "copy", _elementwise, 0.97),
     _rule("vectorized_elementwise_kernel<.*copy_kernel", "copy", _elementwise, 1.0),
     _rule("::elementwise_kernel<.*copy_kernel", "copy", _elementwise, 0.75),
@@ -250,36 +287,52 @@ RULES = (
     _rule("cunn_SoftMaxBackwardSmem|softmax_warp_backward", "softmax", _accesses(3.0), 0.78, 1.0),
     _rule("[Ss]oft[Mm]ax.*[Bb]ackward", "softmax", _accesses(4.0), 0.9, 2.0),
     _rule("[Ss]oft[Mm]ax", "softmax", _accesses(2.0), 0.78, 1.0),
-    _rule("nll_loss2d", "loss", _accesses(1.0), 0.5, 2.0),
+    _rule("nll_loss2d", "loss", _accesses(1.0), 0.5, 2.0, op="nll"),
     # One block for all rows: far from the bandwidth.
-    _rule("nll_loss", "loss", _picked_per_row, 0.02, 1.0),
-    _rule("GammaBeta", "norm", _accesses(2.0), 0.7, 5.0),
+    _rule("nll_loss", "loss", _picked_per_row, 0.02, 1.0, op="nll"),
+    _rule("GammaBeta", "norm", _accesses(2.0), 0.7, 5.0, op="layer_norm_gamma_beta"),
     _rule("layer_norm_grad_input|LayerNormBackward", "norm", _accesses(3.0), 0.7, 2.0),
-    _rule("ComputeInternalGradients|RowwiseMoments", "norm", _accesses(1.0), 0.7, 2.0),
+    _rule("ComputeInternalGradients|RowwiseMoments", "norm", _accesses(1.0), 0.7, 2.0, op="moments"),
     _rule("layer_norm|LayerNorm|[Rr]ms_?[Nn]orm|RMSNorm|GroupNorm", "norm", _accesses(2.0), 0.68, 2.0),
-    _rule("batch_norm_(collect|reduce)_statistics", "norm", _accesses(1.0), 0.75, 3.0),
-    _rule("batch_norm_backward_reduce", "norm", _accesses(2.0), 0.75, 3.0),
-    _rule("batch_norm_backward", "norm", _accesses(3.0), 0.8, 1.0),
-    _rule("batch_norm", "norm", _accesses(2.0), 0.8, 1.0),
+    _rule(
+        "batch_norm_(collect|reduce)_statistics",
+        "norm",
+        _accesses(1.0),
+        0.75,
+        3.0,
+        op="batch_norm_statistics",
+    ),
+    _rule("batch_norm_backward_reduce", "norm", _accesses(2.0), 0.75, 3.0, op="batch_norm_reduce"),
+    _rule("batch_norm_backward", "norm", _accesses(3.0), 0.8, 1.0, op="batch_norm"),
+    _rule("batch_norm", "norm", _accesses(2.0), 0.8, 1.0, op="batch_norm"),
     _rule("fused_dropout_kernel", "dropout", _dropout, 0.75),
     _rule("distribution_elementwise_grid_stride|distribution_nullary", "random", _random_fill, 0.5),
     _rule("reduce_kernel|DeviceReduce|DeviceSegmentedReduce", "reduction", _times_largest(1.0), 0.75, 3.0),
-    _rule("index_elementwise_kernel", "embedding", _indexed_elements, 0.6),
-    _rule("vectorized_gather|indexSelect|index_kernel", "embedding", _gather, 0.6),
-    _rule("indexing_backward|embedding_backward|indexFunc|index_put", "embedding", _scatter_rows, 0.5, 2.0),
-    _rule("compute_grad_weight|sum_and_scatter", "embedding", _scatter_rows, 0.4, 2.0),
-    _rule("krn_partial|_of_partial|_of_segments", "embedding", _picked_per_row, 0.1),
-    _rule("scatter_gather", "embedding", _times_largest(2.0), 0.5, 2.0),
+    _rule("index_elementwise_kernel", "embedding", _indexed_elements, 0.6, op="index"),
+    _rule("vectorized_gather|indexSelect|index_kernel", "embedding", _gather, 0.6, op="gather"),
+    _rule(
+        "indexing_backward|embedding_backward|indexFunc|index_put",
+        "embedding",
+        _scatter_rows,
+        0.5,
+        2.0,
+        op="scatter",
+    ),
+    _rule("compute_grad_weight|sum_and_scatter", "embedding", _scatter_rows, 0.4, 2.0, op="sum"),
+    _rule("krn_partial|_of_partial|_of_segments", "embedding", _picked_per_row, 0.1, op="segments"),
+    _rule("scatter_gather", "embedding", _times_largest(2.0), 0.5, 2.0, op="scatter_gather"),
     _rule("max_pool_backward|MaxPoolBackward", "pooling", _max_pool, 0.5),
     _rule("max_pool|MaxPool", "pooling", _max_pool, 0.6),
     _rule("avg_pool|AvgPool|adaptive_?average", "pooling", _times_largest(1.3), 0.6),
     _rule(
         "upsample|reflection_pad|replication_pad|grid_sampl|pad_kernel", "resize", _times_largest(2.5), 0.5
     ),
-    _rule("[Rr]adix_?[Ss]ort|[Bb]itonic|[Mm]erge_?[Ss]ort|Onesweep", "sort", _sort_pass, 0.35, 2.0),
-    _rule("topk|TopK|radixFind|gatherKth|DigitCounts", "sort", _times_largest(2.0), 0.4, 2.0),
+    _rule(
+        "[Rr]adix_?[Ss]ort|[Bb]itonic|[Mm]erge_?[Ss]ort|Onesweep", "sort", _sort_pass, 0.35, 2.0, op="radix"
+    ),
+    _rule("topk|TopK|radixFind|gatherKth|DigitCounts", "sort", _times_largest(2.0), 0.4, 2.0, op="topk"),
     _rule("[Ss]can|cumsum|UniqueByKey|DeviceSelect|AdjacentDifference", "scan", _scan, 0.5, 2.0),
-    _rule("^triton_|_triton_", "triton", _triton, 0.85),
+    _rule(TRITON.pattern, "triton", _triton, 0.85),
     _rule("depthwise|dilated", "conv", _times_largest(2.5), 0.3),
     _rule("triu_tril", "elementwise", _times_largest(2.0), 0.9),
     _rule("amp_update_scale", "elementwise", _few_scalars, 1.0),
@@ -319,58 +372,95 @@ def parse_sizes(text: str) -> tuple[tuple[int, ...], ...]:
 
 KERNEL_KEY = (
     "name", "grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "num_elements",
-    "scalar0", "scalar1", "scalar2", "scalar3", "scalar4", "scalar5", "operator", "shapes",
+    "scalar0", "scalar1", "scalar2", "scalar3", "scalar4", "scalar5", "operator", "shapes", "code",
 )  # fmt: skip
 
 
-def kernel_features(kernels: pd.DataFrame) -> pd.DataFrame:
+ATTENTION_COLUMNS = ("batch", "heads_q", "heads_kv", "seq_q", "seq_kv", "head_dim", "head_dim_v", "causal")
+
+# By kind, the variant that a kernel's name tells; the other kinds are called by their kind.
+_OPS: Mapping[str, Callable[[str], str]] = {
+    "elementwise": elementwise_op,
+    "copy": copy_op,
+    "norm": norm_op,
+    "softmax": softmax_op,
+    "reduction": reduction_op,
+    "foreach": foreach_op,
+    "optimizer": optimizer_op,
+    "triton": triton_op,
+}
+
+
+def kernel_features(
+    kernels: pd.DataFrame, triton_kernels: Mapping[int, TritonKernel] | None = None
+) -> pd.DataFrame:
     """Features of distinct kernel launches.
 
     Args:
         kernels: columns KERNEL_KEY
+        triton_kernels: by ``code``, as `Job.triton_kernels`
 
     Returns:
-        op_kind, num_bytes, efficiency, latency_us; for attention also is_attention and the columns that
-        `AttentionModel.predict` takes
+        op_kind, op, direction, dtype, rows, cols, num_bytes, efficiency, latency_us, and ATTENTION_COLUMNS,
+        which are missing for all but the kernels of fused attention
     """
-    return pd.DataFrame([_features(row) for row in kernels[list(KERNEL_KEY)].itertuples(index=False)])
+    table = triton_kernels or {}
+    rows = [_features(row, table) for row in kernels[list(KERNEL_KEY)].itertuples(index=False)]
+    return pd.DataFrame(rows, columns=[*_COLUMNS, *ATTENTION_COLUMNS])
 
 
-def _features(row: object) -> dict[str, object]:
+_COLUMNS = (
+    "op_kind", "op", "direction", "dtype", "rows", "cols", "num_bytes", "efficiency", "latency_us",
+)  # fmt: skip
+
+
+def _features(row: object, triton_kernels: Mapping[int, TritonKernel]) -> dict[str, object]:
+    launch = _launch(row, triton_kernels)
+    attention = _attention_features(launch)
+    if attention is not None:
+        return attention
+    rule = rule_of(launch.name) or UNKNOWN
+    is_triton = rule.op_kind == "triton"
+    dtype = triton_dtype(launch.triton) if is_triton else element_dtype(launch.name)
+    num_rows, cols = launch.shape
+    name_op = _OPS.get(rule.op_kind)
+    return {
+        "op_kind": rule.op_kind,
+        "op": rule.op or (name_op(launch.name) if name_op else rule.op_kind),
+        "direction": direction(launch.name),
+        "dtype": dtype,
+        "rows": max(num_rows, 1),
+        "cols": cols or launch.num_elements,
+        "num_bytes": float(rule.traffic(launch)),
+        "efficiency": rule.efficiency,
+        "latency_us": rule.latency_us,
+    }
+
+
+def _launch(row: object, triton_kernels: Mapping[int, TritonKernel]) -> Launch:
     values = {key: getattr(row, key) for key in KERNEL_KEY}
     counts = {
-        key: max(int(values[key]), 0) for key in KERNEL_KEY if key not in ("name", "operator", "shapes")
+        key: max(int(values[key]), 0)
+        for key in KERNEL_KEY
+        if key not in ("name", "operator", "shapes", "code")
     }
     name = str(values["name"])
     scalars = tuple(counts[f"scalar{i}"] for i in range(6))
     num_blocks = counts["grid_x"] * max(counts["grid_y"], 1) * max(counts["grid_z"], 1)
-    launch = Launch(
+    triton = triton_kernels.get(int(values["code"]))
+    is_triton = triton is not None or TRITON.search(name) is not None
+    shape = space_of(name, scalars) if is_triton else shape_of_launch(name, num_blocks, scalars)
+    return Launch(
         name=name,
-        num_elements=counts["num_elements"] or elements_of_launch(name, num_blocks, scalars),
+        num_elements=counts["num_elements"] or shape[0] * shape[1],
+        shape=shape,
         num_blocks=num_blocks,
         threads_per_block=counts["block_x"] * max(counts["block_y"], 1) * max(counts["block_z"], 1),
         operator=str(values["operator"] or ""),
         sizes=parse_sizes(str(values["shapes"] or "")),
         scalars=scalars,
+        triton=triton,
     )
-    attention = _attention_features(launch)
-    if attention is not None:
-        return attention
-    rule = rule_of(launch.name)
-    if rule is None:
-        known = launch.total if launch.sizes else launch.num_elements or launch.grid_elements
-        return {
-            "op_kind": "generic",
-            "num_bytes": 2.0 * known * launch.element_bytes,
-            "efficiency": 0.7,
-            "latency_us": 0.0,
-        }
-    return {
-        "op_kind": rule.op_kind,
-        "num_bytes": float(rule.traffic(launch)),
-        "efficiency": rule.efficiency,
-        "latency_us": rule.latency_us,
-    }
 
 
 def _attention_features(launch: Launch) -> dict[str, object] | None:
@@ -396,21 +486,22 @@ def _attention_features(launch: Launch) -> dict[str, object] | None:
     flags = trailing_bools(launch.name)
     return {
         "op_kind": "attention",
-        "is_attention": True,
-        "family": "flash" if flash else "efficient",
+        "op": "flash" if flash else "efficient",
+        "direction": "backward" if backward else "forward",
         "dtype": "bf16" if launch.element_bytes == 2 else "fp32",
-        "backward": backward,
+        "rows": 1,
+        "cols": prod(query),
+        "num_bytes": float(launch.element_bytes * sum(prod(s) for s in (query, key, value, query))),
+        "efficiency": 1.0,
+        "latency_us": 0.0,
         "batch": query[0],
         "heads_q": query[heads],
         "heads_kv": key[heads],
         "seq_q": query[sequence],
         "seq_kv": key[sequence],
-        "head_dim_qk": query[3],
+        "head_dim": query[3],
         "head_dim_v": value[3],
         "causal": flash and len(flags) > 1 and flags[1],
-        "num_bytes": float(launch.element_bytes * sum(prod(s) for s in (query, key, value, query))),
-        "efficiency": 1.0,
-        "latency_us": 0.0,
     }
 
 

@@ -67,6 +67,12 @@ def fit_log_grid(points: tuple[Floats, ...], values: Floats) -> LogGrid:
     return LogGrid(axes=axes, values=_fill_gaps(grid, axes), is_measured=~np.isnan(grid))
 
 
+def grid_fill(points: tuple[Floats, ...]) -> float:
+    """Share of the grid that points span on which there is a point."""
+    num_cells = float(np.prod([len(np.unique(p)) for p in points]))
+    return len(np.unique(np.stack(points), axis=1).T) / num_cells
+
+
 def _fill_gaps(grid: Floats, axes: tuple[Floats, ...]) -> Floats:
     """Fills missing points by the mean of linear interpolations along each axis, until none is left.
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from maya.config.schema import ClusterConfig, GpuConfig
 from maya.estimators.collectives import PCIE_RING_RATIO, IntraNodeModel, bus_factor, ring_steps
-from maya.estimators.gemm import MODEL
+from maya.estimators.fits import MODEL
 
 # Start-up of a collective or a point-to-point transfer over the network: NCCL's ring LL and Simple
 # (NVIDIA/nccl@5067397, 2.30.7, src/graph/tuning.cc).

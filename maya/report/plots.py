@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 # Okabe and Ito (2008), a palette that colour-blind readers can tell apart.
 COMPUTE, COMMUNICATION, HOST, OTHER, MEMORY = "#0072B2", "#D55E00", "#999999", "#F0E442", "#009E73"
-BASIS_COLOURS = dict(zip(BASES, ("#009E73", "#56B4E9", "#E69F00", "#CC79A7"), strict=True))
+BASIS_COLOURS = dict(
+    zip(BASES, ("#009E73", "#56B4E9", "#0072B2", "#F0E442", "#E69F00", "#CC79A7"), strict=True)
+)
 
 
 def iteration_times(jobs: Sequence["JobReport"]) -> Figure:

@@ -1,5 +1,6 @@
 """Durations of a small job of every kind of operation."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,7 @@ from job_builder import make_cluster, make_gpu
 from maya.collate.job import Communicator, Job, RankTrace
 from maya.errors import EstimatorError
 from maya.estimators import BASES, Annotation, Estimator, annotate
-from maya.estimators.attention import AttentionModel
-from maya.estimators.collectives import IntraNodeModel
 from maya.estimators.features import KERNEL_KEY
-from maya.estimators.gemm import GemmModel
 
 GPU = make_gpu(
     l2_bytes=50 * 10**6,
@@ -55,13 +53,7 @@ def run(*operations: tuple[str, dict[str, Any]], gpu: str = "test") -> Annotatio
         communicators=[Communicator(ranks=tuple(range(16)), label="")],
         rendezvous_arrivals=np.zeros(0, np.int64),
     )
-    estimator = Estimator(
-        gpu=make_gpu(name=gpu),
-        gemm=GemmModel(gpu=GPU, tables={}),
-        attention=AttentionModel(gpu=GPU, tables={}),
-        intra_node=IntraNodeModel(gpu=GPU, tables={}),
-        data_digest="",
-    )
+    estimator = Estimator(gpu=replace(GPU, name=gpu), fits={})
     return annotate(job, estimator, GPU, make_cluster())[0]
 
 

@@ -4,11 +4,18 @@ import numpy as np
 import pytest
 from job_builder import make_gpu
 
-from maya.estimators.conv import Convolutions, conv_us
+from maya.estimators.conv import Convolutions
+from maya.estimators.conv import conv_us as fitted_conv_us
+from maya.estimators.interpolation import Floats
 
 GPU = make_gpu(
     l2_bytes=50 * 10**6, l2_bytes_per_s=10e12, peak_flops={"bf16": 1e15, "fp16": 1e15, "fp32": 5e13}
 )
+
+
+def conv_us(ops: Convolutions, dtype: str) -> Floats:
+    """Without measurements."""
+    return fitted_conv_us(GPU, {}, ops, dtype)[0]
 
 
 def layer(direction: int, **changes: float) -> Convolutions:
@@ -21,9 +28,9 @@ def layer(direction: int, **changes: float) -> Convolutions:
 
 
 def test_flops_and_bytes() -> None:
-    # 2 x 32 x 3136 x 64 x 64 x 9; two tensors of 32 x 3136 x 64 and 64 x 64 x 9 weights, two bytes each.
+    # 2 x 32 x 3136 x 64 x 64 x 9; two tensors of 32 x 3136 x 64 and 64 x 64 x 9 weights.
     assert layer(0).flops == 2 * 32 * 3136 * 64 * 64 * 9
-    assert layer(0).num_bytes("bf16") == 2 * (2 * 32 * 3136 * 64 + 64 * 64 * 9)
+    assert layer(0).num_elements == 2 * 32 * 3136 * 64 + 64 * 64 * 9
 
 
 @pytest.mark.parametrize("direction", [0, 1, 2])
@@ -35,12 +42,12 @@ def test_each_pass_is_a_product_of_the_same_flops(direction: int) -> None:
 
 
 def test_layouts_and_groups() -> None:
-    fast = conv_us(GPU, layer(0), "bf16")[0]
+    fast = conv_us(layer(0), "bf16")
     nchw = Convolutions(
         **{f: getattr(layer(0), f) for f in Convolutions.__slots__} | {"channels_last": np.array([False])}
     )
-    assert conv_us(GPU, nchw, "bf16")[0] > fast
+    assert conv_us(nchw, "bf16") > fast
     # Depthwise: 64 groups of one channel stream their tensors rather than multiply.
     depthwise = layer(0, groups=64)
-    expected = 1.3 + 2 * depthwise.num_bytes("bf16") / 4.4e12 * 1e6
-    np.testing.assert_allclose(conv_us(GPU, depthwise, "bf16")[0], expected)
+    expected = 1.3 + 2 * 2 * depthwise.num_elements / 4.4e12 * 1e6
+    np.testing.assert_allclose(conv_us(depthwise, "bf16"), expected)

@@ -176,9 +176,9 @@ def test_flash_attention_takes_its_dims_from_the_operator() -> None:
     name = f"void pytorch_flash::{kernel}<{traits}, false, true, false>(params)"
     shapes = "[[2, 16, 512, 128], [2, 16, 512, 128], [2, 4, 1024, 128], [2, 4, 1024, 128], [], []]"
     row = features(name, operator="aten::_scaled_dot_product_flash_attention_backward", shapes=shapes)
-    dims = (row.batch, row.heads_q, row.heads_kv, row.seq_q, row.seq_kv, row.head_dim_qk)
+    dims = (row.batch, row.heads_q, row.heads_kv, row.seq_q, row.seq_kv, row.head_dim)
     assert dims == (2, 16, 4, 512, 1024, 128)
-    assert (row.family, row["dtype"], row.backward, row.causal) == ("flash", "bf16", True, True)
+    assert (row.op, row["dtype"], row.direction, row.causal) == ("flash", "bf16", "backward", True)
 
 
 def test_heads_come_third_in_the_inner_operators() -> None:
@@ -186,7 +186,7 @@ def test_heads_come_third_in_the_inner_operators() -> None:
     name = f"fmha_cutlassF_f32_aligned_64x64_rf_sm80({parameters})"
     shapes = "[[2, 512, 16, 64], [2, 512, 16, 64], [2, 512, 16, 64], []]"
     row = features(name, operator="aten::_efficient_attention_forward", shapes=shapes)
-    assert (row.heads_q, row.seq_q, row.family, row["dtype"], row.causal) == (
+    assert (row.heads_q, row.seq_q, row.op, row["dtype"], row.causal) == (
         16,
         512,
         "efficient",

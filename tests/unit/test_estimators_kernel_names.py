@@ -45,7 +45,7 @@ LAMBDA = "(at::TensorIteratorBase&)::{lambda()#2}::operator()() const::{lambda"
         (
             "vectorized_elementwise_kernel<2, bfloat16_copy_kernel_cuda(at::TensorIteratorBase&)::"
             "{lambda(float)#1}, std::array<char*, 2ul>, false>(",
-            4,
+            2,
             6,
         ),
         (

@@ -13,8 +13,9 @@ import pytest
 from data_dir import shared_data_dir
 
 from maya.config.compose import gpu_config
-from maya.estimators.attention import AttentionModel, fit_attention
+from maya.estimators.attention import fit_attention
 from maya.estimators.bounds import gemm_tiled_us, memory_us
+from maya.estimators.estimator import Estimator
 from maya.estimators.features import KERNEL_KEY, kernel_features
 from maya.estimators.ingest import ingest
 from maya.estimators.profile_schema import read_profile
@@ -27,11 +28,11 @@ def kernels() -> Path:
     return shared_data_dir() / "kernels"
 
 
-def attention_model(gpu_name: str, folder: Path) -> AttentionModel:
+def attention_estimator(gpu_name: str, folder: Path) -> Estimator:
     gpu = gpu_config(gpu_name)
     ingest(gpu, folder / "profile.parquet")
     rows, _ = read_profile(folder / "profile.parquet")
-    return fit_attention(gpu, rows[rows.op_kind == "attention"])[0]
+    return Estimator(gpu=gpu, fits=fit_attention(gpu, rows[rows.op_kind == "attention"]))
 
 
 def attention_ops(table: pd.DataFrame, columns: dict[str, str], **values: object) -> pd.DataFrame:
@@ -41,7 +42,7 @@ def attention_ops(table: pd.DataFrame, columns: dict[str, str], **values: object
 
 FLASH_COLUMNS = {
     "batch": "batch", "heads_q": "num_heads", "heads_kv": "num_heads", "seq_q": "seqlen", "seq_kv": "seqlen",
-    "head_dim_qk": "head_dim", "head_dim_v": "head_dim", "causal": "causal",
+    "head_dim": "head_dim", "causal": "causal",
 }  # fmt: skip
 
 
@@ -83,11 +84,11 @@ def test_attention_forward_against_the_figures_of_flash_attention(kernels: Path,
     figures = figures[
         (figures["pass"] == "fwd") & figures.gpu.str.startswith("H100") & (figures.head_dim == 128)
     ]
-    model = attention_model("h100_sxm", tmp_path)
+    estimator = attention_estimator("h100_sxm", tmp_path)
     for implementation, family in (("FlashAttention-3", "library"), ("FlashAttention-2", "flash")):
         rows = figures[(figures.implementation == implementation) & (figures.seqlen >= 1024)]
-        ops = attention_ops(rows, FLASH_COLUMNS, family=family, dtype="fp16", backward=False)
-        predicted, _ = model.predict(ops)
+        ops = attention_ops(rows, FLASH_COLUMNS, op=family, dtype="fp16", direction="forward")
+        predicted, _ = estimator.predict("attention", ops)
         assert len(rows) >= 9
         assert mape(predicted, rows.time_ms.to_numpy() * 1e3) < 0.10
 
@@ -98,12 +99,12 @@ def test_attention_in_training_against_cudnn_on_h200(kernels: Path, tmp_path: Pa
     rows = rows[keep & ~rows.deterministic_bwd.fillna(False).astype(bool)]
     columns = {
         "batch": "batch_size", "heads_q": "num_q_heads", "heads_kv": "num_kv_heads", "seq_q": "q_seqlen",
-        "seq_kv": "kv_seqlen", "head_dim_qk": "head_dim_qk", "head_dim_v": "head_dim_vo",
+        "seq_kv": "kv_seqlen", "head_dim": "head_dim_qk", "head_dim_v": "head_dim_vo",
     }  # fmt: skip
-    ops = attention_ops(rows, columns, family="library", dtype="bf16")
+    ops = attention_ops(rows, columns, op="library", dtype="bf16")
     ops["causal"] = (rows.attn_mask == "top_left").to_numpy()
-    ops["backward"] = (rows["pass"] == "bwd").to_numpy()
-    predicted, _ = attention_model("h200_sxm", tmp_path).predict(ops)
+    ops["direction"] = rows["pass"].map({"fwd": "forward", "bwd": "backward"}).to_numpy()
+    predicted, _ = attention_estimator("h200_sxm", tmp_path).predict("attention", ops)
     assert len(ops) >= 20
     assert mape(predicted, rows.time_ms.to_numpy() * 1e3) < 0.15
 

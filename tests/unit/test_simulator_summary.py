@@ -105,7 +105,14 @@ def test_counts_shares_and_utilisation() -> None:
     assert (summary.operations, summary.host_calls) == (5, 9)
     # Device time, ranks weighted 1 : 3: GEMM 55, kernels 15, collective 20, copy 5.
     assert summary.duration_basis == pytest.approx(
-        {"measured": 55 / 95, "interpolated": 0, "bound": 20 / 95, "model": 20 / 95}
+        {
+            "measured": 55 / 95,
+            "interpolated": 0,
+            "extrapolated": 0,
+            "borrowed": 0,
+            "bound": 20 / 95,
+            "model": 20 / 95,
+        }
     )
     assert list(summary.device_time_s) == ["gemm", "all_reduce", "elementwise", "copy"]
     assert summary.device_time_s["gemm"] == pytest.approx(55 * US)

@@ -2,23 +2,28 @@
 
 import fcntl
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 
 from maya.config import expand_sweep
-from maya.config.identity import job_id, job_to_dict, trace_id
+from maya.config.compose import gpu_config
+from maya.config.identity import gpu_to_dict, job_id, job_to_dict, trace_id
 from maya.config.schema import ClusterConfig
 from maya.errors import ConfigError
+from maya.estimators.inputs import inputs_of as estimator_inputs
 from maya.paths import source_digest
 
-UNKNOWN_KEYS = set(config) - {"sweep", "overrides"}
+UNKNOWN_KEYS = set(config) - {"sweep", "overrides", "measurements"}
 if UNKNOWN_KEYS:
     raise WorkflowError(
-        f"--config {', '.join(sorted(UNKNOWN_KEYS))}: unknown. Give sweep=NAME and 'overrides=[key=value,...]' only."
+        f"--config {', '.join(sorted(UNKNOWN_KEYS))}: unknown. "
+        "Give sweep=NAME, 'overrides=[key=value,...]' and measurements=DIR only."
     )
 
 SWEEP = str(config.get("sweep", "quickstart"))
+MEASUREMENTS = Path(config["measurements"]) if "measurements" in config else None
 OVERRIDES = [str(override) for override in config.get("overrides", [])]
 try:
     JOBS = {job_id(job): job for job in expand_sweep(SWEEP, OVERRIDES)}
@@ -57,7 +62,22 @@ def gpu_of_job(job_id):
 
 def gpu_facts(gpu):
     """The facts of a GPU as builtin values: a changed fact trains its estimators again."""
-    return next(job_to_dict(job)["gpu"] for job in JOBS.values() if job.gpu.name == gpu)
+    facts = (job_to_dict(job)["gpu"] for job in JOBS.values() if job.gpu.name == gpu)
+    return next(facts, None) or gpu_to_dict(gpu_config(gpu))
+
+
+@cache
+def inputs_of(gpu):
+    """What the estimator of a GPU is made from, besides packaged tables."""
+    return estimator_inputs(GPUS.get(gpu) or gpu_config(gpu), MEASUREMENTS)
+
+
+def lender_cards(gpu):
+    """Cards of the estimators of other GPUs that stand in, the most alike first."""
+    return [
+        lender.regressors / "card.json" if lender.regressors else f"results/estimators/{lender.gpu}/card.json"
+        for lender in inputs_of(gpu).lenders
+    ]
 
 
 def lock_directory():

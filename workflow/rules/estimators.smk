@@ -1,7 +1,7 @@
 rule ingest:
     """Measured kernel and collective times of installed packages, as one tidy table a GPU."""
     output:
-        profile="results/profiles/{gpu}.parquet",
+        profile="results/profiles/{gpu}/aiconfigurator.parquet",
     log:
         "results/logs/ingest/{gpu}.log",
     params:
@@ -12,9 +12,12 @@ rule ingest:
 
 
 rule train:
-    """Estimators of one GPU, trained on its table."""
+    """The estimator of one GPU, trained on its measurements; other GPUs stand in for what it lacks."""
     input:
-        profile=rules.ingest.output.profile,
+        packaged=rules.ingest.output.profile,
+        measurements=lambda wildcards: inputs_of(wildcards.gpu).measurements,
+        shipped=lambda wildcards: [folder / "card.json" for folder in inputs_of(wildcards.gpu).shipped],
+        lenders=lambda wildcards: lender_cards(wildcards.gpu),
     output:
         card="results/estimators/{gpu}/card.json",
     log:

@@ -1,4 +1,4 @@
-"""A table of measured times to the estimators of a GPU (``maya.estimators.train``)."""
+"""Measurements to the estimator of a GPU (``maya.estimators.train``)."""
 
 from pathlib import Path
 
@@ -8,7 +8,9 @@ from maya.logs import redirect_output
 
 redirect_output(snakemake.log[0])
 train(
-    Path(snakemake.input.profile),
+    [Path(snakemake.input.packaged), *map(Path, snakemake.input.measurements)],
     gpu_from_dict(snakemake.params.gpu),
     Path(snakemake.output.card).parent,
+    shipped=[Path(card).parent for card in snakemake.input.shipped],
+    lenders=[Path(card).parent for card in snakemake.input.lenders],
 )
